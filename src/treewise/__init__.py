@@ -1,0 +1,29 @@
+"""treewise: post-train language models with GRPO and λ-GRPO on the prefix tree of their answers.
+
+    from treewise import load_recipe, train
+    run = train(load_recipe("recipe.toml"), problems=problems, reward=reward)
+
+Importing the package loads neither torch nor transformers; the first use of `train` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treewise.config import load_recipe
+    from treewise.train import train
+    from treewise.types import Problem
+
+__version__ = "0.1.0"
+__all__ = ["Problem", "load_recipe", "train"]
+
+_HOMES = {"load_recipe": "treewise.config", "train": "treewise.train", "Problem": "treewise.types"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'treewise' has no attribute {name!r}")

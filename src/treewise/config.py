@@ -1,0 +1,263 @@
+"""Recipes: what a run does, as sparse TOML over defaults that are the quick start.
+
+    recipe.toml + --section.field value  ──▶  Recipe (frozen, every field checked)  ──▶  RUN/config.json
+
+An unknown option is an error that names the nearest valid one; so is an option without effect.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from treewise.presets import PRESETS, Aggregation, Objective, Scale, resolve
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """Frozen, and strict about names. Every field has one line of help."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, coerce_numbers_to_str=True)
+
+
+class ModelSection(Section):
+    """The model that learns."""
+
+    path: str = Field("smollm2-135m-instruct", description="hub id, model folder, .gguf file, or built-in name")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="compute precision; weights and optimizer stay float32. auto: bfloat16 where it's fast"
+    )
+    attention: Literal["auto", "tree", "flat"] = Field(
+        "auto", description="tree: shared tokens once; flat: one row per answer; auto: tree where it is exact"
+    )
+    gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
+
+
+class LoraSection(Section):
+    """Low-rank adapters instead of full fine-tuning."""
+
+    rank: Count = Field(0, description="rank of the adapters; 0 trains all weights")
+    alpha: float | None = Field(None, description="scale of the adapters' update; default 2 × rank")
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> LoraSection:
+        if self.alpha is not None and self.rank == 0:
+            raise ValueError("lora.alpha has no effect without lora.rank")
+        return self
+
+
+class DataSection(Section):
+    """The problems to learn from."""
+
+    source: str = Field("arithmetic", description="built-in task, JSONL/Parquet/CSV file, hub data set id, reasoning-gym:TASK")
+    split: str | None = Field(None, description="split of a hub data set; default train")
+    subset: str | None = Field(None, description="configuration of a hub data set")
+    limit: Positive | None = Field(None, description="use the first problems only")
+    options: dict[str, Any] = Field({}, description="parameters of a generated task")
+    system: str | None = Field(None, description="system message put before every prompt")
+    template: str | None = Field(None, description="text around every prompt, with {prompt} in it")
+    examples: tuple[tuple[str, str], ...] = Field((), description="worked (question, answer) turns before every prompt")
+    max_prompt_tokens: Positive | None = Field(None, description="leave out problems with longer prompts")
+
+
+class RewardItem(Section):
+    """One reward function."""
+
+    function: str = Field(description="built-in name, or path/file.py:function")
+    weight: float = Field(1.0, description="its share in the reward; 0 only records the score")
+
+
+class RolloutSection(Section):
+    """How answers are sampled."""
+
+    problems_per_step: Positive = Field(8, description="problems (groups) per step")
+    group_size: Annotated[int, Field(ge=2)] = Field(8, description="G, answers per problem")
+    max_new_tokens: Positive = Field(32, description="an answer is cut here and counted as truncated")
+    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="of sampling, and of the log-probs in the loss")
+    stop: tuple[str, ...] = Field((), description="strings that end an answer")
+    max_rows: Positive = Field(64, description="answers sampled at one time; lower it to save memory")
+
+
+class ObjectiveSection(Section):
+    """The loss: a preset, and what differs from it."""
+
+    preset: str = Field("lambda_grpo", description=f"one of {', '.join(PRESETS)}")
+    kl_coef: Annotated[float, Field(ge=0)] | None = Field(None, description="β of the KL term to the starting model")
+    clip_low: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="ε below 1 of the ratio clip")
+    clip_high: Annotated[float, Field(gt=0)] | None = Field(None, description="ε above 1 of the ratio clip")
+    weight_exponent: Annotated[float, Field(ge=0)] | None = Field(None, description="p of the token weight |λ|^(−p)")
+    aggregation: Aggregation | None = Field(None, description="what the sum over tokens is divided by")
+    scale: Scale | None = Field(None, description="divide advantages by the group's reward std, or not")
+    max_completion_tokens: Positive | None = Field(None, description="the constant of aggregation = constant")
+
+    def resolve(self, *, max_new_tokens: int | None = None) -> Objective:
+        """The preset with this section's own options on top; `max_new_tokens` is the sampler's limit, which
+        constant aggregation divides by unless told otherwise."""
+        return resolve(
+            self.preset, self.model_dump(exclude={"preset"}, exclude_none=True), max_new_tokens=max_new_tokens
+        )
+
+
+class OptimizerSection(Section):
+    """AdamW and its schedule."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-5, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after warm-up; linear and cosine end at 0")
+    warmup_steps: Count = Field(0, description="optimizer steps of linear warm-up")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="decoupled weight decay")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="AdamW's first moment")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="AdamW's second moment")
+    max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="clip the gradient's global norm")
+
+
+class TrainSection(Section):
+    """The loop."""
+
+    steps: Positive = Field(80, description="sampled batches to train on")
+    updates_per_batch: Positive = Field(1, description="μ, passes over each sampled batch")
+    minibatches: Positive = Field(1, description="optimizer steps per pass; whole groups each")
+    token_budget: Positive = Field(4096, description="tokens of one forward and backward pass")
+    max_skipped_steps: Positive = Field(5, description="stop after so many non-finite steps in a row")
+    save_every: Count = Field(20, description="checkpoint every so many steps; 0: only at the end")
+    keep_last: Positive = Field(2, description="checkpoints to keep, besides the best one")
+    seed: Count = Field(0, description="of data order, sampling and adapters")
+    output: str = Field("runs", description="folder in which the run's own folder is made")
+    name: str | None = Field(None, description="name of the run's folder; default from the time")
+
+
+class EvalSection(Section):
+    """Greedy or sampled accuracy on held-out problems, before, during and after training."""
+
+    source: str | None = Field(None, description="like data.source; default: no evaluation")
+    split: str | None = Field(None, description="split of a hub data set; default test")
+    limit: Positive | None = Field(200, description="use the first problems only")
+    options: dict[str, Any] = Field({}, description="parameters of a generated task")
+    every: Count = Field(0, description="evaluate every so many steps; 0: only before and after")
+    temperature: Annotated[float, Field(ge=0)] = Field(0.0, description="0 is greedy")
+
+
+class Recipe(Section):
+    """Everything that decides what a run does."""
+
+    model: ModelSection = ModelSection()
+    lora: LoraSection = LoraSection()
+    data: DataSection = DataSection()
+    reward: tuple[RewardItem, ...] = Field((RewardItem(function="answer"),), description="reward functions, summed by weight")
+    rollout: RolloutSection = RolloutSection()
+    objective: ObjectiveSection = ObjectiveSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    train: TrainSection = TrainSection()
+    eval: EvalSection = EvalSection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        self.objective.resolve(max_new_tokens=self.rollout.max_new_tokens)
+        if self.train.minibatches > self.rollout.problems_per_step:
+            raise ValueError(
+                f"train.minibatches = {self.train.minibatches} can't be filled with whole groups: "
+                f"rollout.problems_per_step is {self.rollout.problems_per_step}"
+            )
+        if not any(item.weight for item in self.reward):
+            raise ValueError("every reward has weight 0, so nothing could be learned; give one a weight")
+        if self.optimizer.schedule == "constant" and self.optimizer.warmup_steps >= self.train.steps:
+            raise ValueError(
+                f"optimizer.warmup_steps = {self.optimizer.warmup_steps} leaves no step at full rate: "
+                f"train.steps is {self.train.steps}"
+            )
+        if self.eval.source is None and self.eval.every:
+            raise ValueError(f"eval.every = {self.eval.every} has no effect without eval.source")
+        return self
+
+
+def options(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Every option as (dotted name, default, help)."""
+    for name, entry in model.model_fields.items():
+        if isinstance(entry.annotation, type) and issubclass(entry.annotation, BaseModel):
+            yield from options(entry.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", entry.get_default(), entry.description or ""
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """`--section.field value` or `--section.field=value` pairs as a flat dict; values are read as TOML, else as text.
+
+    Raises:
+        ValueError: for a stray word or a missing value.
+    """
+    overrides: dict[str, Any] = {}
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise ValueError(f"expected an option such as --train.steps 100, got {word!r}")
+        name, equals, text = word[2:].partition("=")
+        if not equals:
+            if not words:
+                raise ValueError(f"--{name} needs a value")
+            text = words.pop(0)
+        if name in overrides:
+            raise ValueError(f"--{name} is given twice")
+        try:
+            overrides[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            overrides[name] = text
+    return overrides
+
+
+def load_recipe(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe: the defaults, the TOML file on top, then the overrides.
+
+    Args:
+        path: a TOML file; `None` is the quick start.
+        overrides: flat dict of dotted names, such as `{"train.steps": 100}`.
+
+    Raises:
+        ValueError: for an unreadable file, an unknown option (naming the nearest valid one), a value of the
+            wrong kind, or options that contradict each other.
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"can't read recipe {path}: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path} is not valid TOML: {error}") from error
+    for name, value in (overrides or {}).items():
+        *sections, field = name.split(".")
+        table = values
+        for section in sections:
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise ValueError(_unknown(name))
+        table[field] = value
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(_explain(error)) from error
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [known for known, _, _ in options()], n=1, cutoff=0.0)
+    return f"unknown option {name}; the nearest is {near[0]}"
+
+
+def _explain(error: ValidationError) -> str:
+    """One line per fault, in the words of the recipe."""
+    lines = []
+    for fault in error.errors():
+        name = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            lines.append(_unknown(name))
+        elif fault["type"] == "value_error":
+            lines.append(fault["msg"].removeprefix("Value error, "))
+        else:
+            lines.append(f"{name} = {fault['input']!r}: {fault['msg']}")
+    return "\n".join(lines)

@@ -1,0 +1,124 @@
+"""AdamW on float32 master weights, with a schedule, clipping, and refusal of non-finite steps.
+
+A model that computes in bf16 keeps a float32 copy of every weight here. Each micro-batch's bf16
+gradient is added to the copy's float32 gradient as soon as it exists, so accumulation does not round.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+def learning_rate_factor(update: int, *, total: int, warmup: int, schedule: Schedule) -> float:
+    """Share of the peak learning rate at optimizer step `update` (0, 1, …, total − 1)."""
+    if update < warmup:
+        return (update + 1) / (warmup + 1)
+    progress = (update - warmup) / max(1, total - warmup)
+    match schedule:
+        case "constant":
+            return 1.0
+        case "linear":
+            return 1.0 - progress
+        case "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+class StepResult(NamedTuple):
+    """`applied` is false when the gradient was not finite; weights and moments are then untouched."""
+
+    applied: bool
+    grad_norm: float
+    learning_rate: float
+
+
+class Optimizer:
+    """Steps a model's trainable weights."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        learning_rate: float,
+        betas: tuple[float, float],
+        weight_decay: float,
+        max_grad_norm: float,
+        schedule: Schedule,
+        warmup: int,
+        total: int,
+    ) -> None:
+        self.peak, self.schedule, self.warmup, self.total = learning_rate, schedule, warmup, total
+        self.max_grad_norm = max_grad_norm
+        self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.masters: dict[str, Tensor] = {}
+        for name, parameter in self.named.items():
+            if parameter.dtype in (torch.float32, torch.float64):
+                self.masters[name] = parameter
+            else:
+                master = parameter.detach().float().clone()
+                parameter.register_post_accumulate_grad_hook(_move_gradient(master))
+                self.masters[name] = master
+        self.adam = torch.optim.AdamW(
+            self.masters.values(), lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True
+        )
+
+    def step(self, update: int) -> StepResult:
+        """Clip, step and clear the gradients that backward passes have summed up."""
+        rate = self.peak * learning_rate_factor(
+            update, total=self.total, warmup=self.warmup, schedule=self.schedule
+        )
+        # A weight that no token of this step reached has gradient 0, which is not the same as being left out.
+        for master in self.masters.values():
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+        norm = float(nn.utils.clip_grad_norm_(self.masters.values(), self.max_grad_norm))
+        applied = math.isfinite(norm)
+        if applied:
+            for parameters in self.adam.param_groups:
+                parameters["lr"] = rate
+            self.adam.step()
+            self._publish()
+        self.clear()
+        return StepResult(applied, norm, rate)
+
+    def clear(self) -> None:
+        """Forget gradients."""
+        self.adam.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        for name, parameter in self.named.items():
+            if self.masters[name] is not parameter:
+                parameter.copy_(self.masters[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and step counts; the weights are saved with the model."""
+        return self.adam.state_dict()
+
+    @torch.no_grad()
+    def load(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore master weights by name, and the moments."""
+        missing = sorted(set(self.masters) ^ set(weights))
+        if missing:
+            raise ValueError(f"the checkpoint and the model differ in {len(missing)} weights, first {missing[0]!r}")
+        for name, master in self.masters.items():
+            master.copy_(weights[name])
+        self._publish()
+        self.adam.load_state_dict(state)
+
+
+def _move_gradient(master: Tensor) -> Any:
+    def move(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        if master.grad is None:
+            master.grad = parameter.grad.float()
+        else:
+            master.grad.add_(parameter.grad)
+        parameter.grad = None
+
+    return move

@@ -1,0 +1,199 @@
+"""Recorded rollouts: one trajectory a line, from a run folder or from any trainer's log.
+
+    {"group": "7", "tokens": [12, 7, 9], "reward": 1.0, "text": "so 7"}
+    {"group": "7", "tokens": [12, 7, 4, 4], "mask": [1, 1, 0, 0], "reward": null}
+
+`tokens` (or `completion_ids`) is what follows the prompt, `reward` null where there is no verdict, and
+`mask` 1 where the model sampled the token (the default). `logprobs`, `old_logprobs` and `ref_logprobs`
+have one number per token; what stands at mask 0 is ignored, null and nan included. Other keys are ignored.
+The rows of a group need not be adjacent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treewise.types import BoolArray, FloatArray, IntArray
+
+LARGEST_TOKEN = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrajectory:
+    """One line: what followed the prompt, `tokens[n]`, `sampled[n]` and log-probs `[n]` (0 at mask 0).
+
+    `where` is file:line, for messages, and `number` counts the trajectories of the file from 0.
+    """
+
+    where: str
+    number: int
+    tokens: IntArray
+    sampled: BoolArray
+    reward: float | None
+    text: str | None = None
+    logprobs: FloatArray | None = None
+    old_logprobs: FloatArray | None = None
+    ref_logprobs: FloatArray | None = None
+
+    @property
+    def scored(self) -> bool:
+        """Whether it counts: it has a verdict, and is not masked from end to end (an overlong filter).
+
+        A masked trajectory leaves its group like one without a verdict; an empty answer stays.
+        """
+        return self.reward is not None and (len(self.tokens) == 0 or bool(self.sampled.any()))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """The trajectories of one `group`, in the order of the file."""
+
+    id: str | int
+    trajectories: tuple[RecordedTrajectory, ...]
+
+
+def read_groups(path: str | Path) -> list[RecordedGroup]:
+    """Read recorded rollouts, groups in the order of their first row.
+
+    Raises:
+        ValueError: naming file and line, if the file can't be read, holds no trajectory, or a row is wrong.
+    """
+    groups: dict[str | int, list[RecordedTrajectory]] = {}
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; give a JSONL file, one trajectory a line") from error
+    count = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        row = _object(line, where)
+        groups.setdefault(_group_id(row, where), []).append(_trajectory(row, where, count))
+        count += 1
+    if not groups:
+        raise ValueError(f"{path}: no trajectories; every line should be an object with group, tokens and reward")
+    return [RecordedGroup(key, tuple(rows)) for key, rows in groups.items()]
+
+
+def _object(line: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not valid JSON ({error}); write one object a line") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: {_short(row)} is not an object; write {{\"group\": …, \"tokens\": …, …}}")
+    return row
+
+
+def _group_id(row: Mapping[str, Any], where: str) -> str | int:
+    if "group" not in row:
+        raise ValueError(f'{where}: no "group"; give every answer to the same prompt the same id')
+    value = row["group"]
+    if type(value) not in (str, int):
+        raise ValueError(f'{where}: "group" is {_short(value)}; it must be a string or an integer')
+    return value  # type: ignore[no-any-return]
+
+
+def _trajectory(row: Mapping[str, Any], where: str, number: int) -> RecordedTrajectory:
+    tokens = _tokens(row, where)
+    sampled = _mask(row, len(tokens), where)
+    text = row.get("text")
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f'{where}: "text" is {_short(text)}; it must be a string')
+    return RecordedTrajectory(
+        where=where,
+        number=number,
+        tokens=tokens,
+        sampled=sampled,
+        reward=_reward(row, where),
+        text=text,
+        logprobs=_logprobs(row, "logprobs", sampled, where),
+        old_logprobs=_logprobs(row, "old_logprobs", sampled, where),
+        ref_logprobs=_logprobs(row, "ref_logprobs", sampled, where),
+    )
+
+
+def _tokens(row: Mapping[str, Any], where: str) -> IntArray:
+    keys = [key for key in ("tokens", "completion_ids") if key in row]
+    if not keys:
+        raise ValueError(f'{where}: no "tokens"; give the token ids that follow the prompt ([] for no answer)')
+    if len(keys) == 2:
+        raise ValueError(f'{where}: both "tokens" and "completion_ids"; they mean the same, leave one out')
+    value = row[keys[0]]
+    if not isinstance(value, list):
+        raise ValueError(f'{where}: "{keys[0]}" is {_short(value)}; it must be a list of token ids')
+    for position, token in enumerate(value):
+        if type(token) is not int or not 0 <= token <= LARGEST_TOKEN:
+            raise ValueError(
+                f'{where}: "{keys[0]}" has {_short(token)} at position {position}; '
+                f"token ids are integers from 0 to {LARGEST_TOKEN}"
+            )
+    return np.array(value, dtype=np.int64)
+
+
+def _per_token(row: Mapping[str, Any], key: str, length: int, where: str) -> list[Any]:
+    value = row[key]
+    if not isinstance(value, list):
+        raise ValueError(f'{where}: "{key}" is {_short(value)}; it must be a list with one entry per token')
+    if len(value) != length:
+        raise ValueError(f'{where}: "{key}" has {len(value)} entries for {length} tokens; give one per token')
+    return value
+
+
+def _mask(row: Mapping[str, Any], length: int, where: str) -> BoolArray:
+    if row.get("mask") is None:
+        return np.ones(length, dtype=bool)
+    value = _per_token(row, "mask", length, where)
+    for position, mark in enumerate(value):
+        if type(mark) not in (int, bool) or mark not in (0, 1):
+            raise ValueError(
+                f'{where}: "mask" has {_short(mark)} at position {position}; 1 is sampled by the model, 0 is not'
+            )
+    return np.array(value, dtype=bool)
+
+
+def _reward(row: Mapping[str, Any], where: str) -> float | None:
+    if "reward" not in row:
+        raise ValueError(f'{where}: no "reward"; give a number, or null where there is no verdict')
+    value = row["reward"]
+    if value is None:
+        return None
+    if not _is_finite(value):
+        raise ValueError(
+            f'{where}: "reward" is {_short(value)}; it must be a finite number, or null where there is no verdict'
+        )
+    return float(value)
+
+
+def _logprobs(row: Mapping[str, Any], key: str, sampled: BoolArray, where: str) -> FloatArray | None:
+    if row.get(key) is None:
+        return None
+    value = _per_token(row, key, len(sampled), where)
+    for position in np.flatnonzero(sampled):
+        if not _is_finite(value[position]):
+            raise ValueError(
+                f'{where}: "{key}" has {_short(value[position])} at position {position}; '
+                "a sampled token needs a finite log-prob"
+            )
+    return np.array([x if mark else 0.0 for x, mark in zip(value, sampled, strict=True)], dtype=np.float64)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that float64 can hold; true and false are not numbers here."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _short(value: Any) -> str:
+    shown = json.dumps(value)  # as it stands in the file: null, true, NaN
+    return shown if len(shown) <= 40 else shown[:37] + "..."

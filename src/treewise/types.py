@@ -1,0 +1,99 @@
+"""The data that travels through the loop.
+
+    Problem ──env, sampler──▶ Trajectory × G ──▶ Group ──▶ prefix tree, credit, loss
+
+A trajectory is one episode exactly as the model saw it: `tokens` is the whole transcript (prompt,
+sampled text, environment text), `sampled` marks what the model wrote. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.integer[Any]]
+FloatArray = NDArray[np.floating[Any]]
+BoolArray = NDArray[np.bool_]
+
+StopReason = Literal["eos", "stop", "length", "environment"]
+
+
+class Message(TypedDict):
+    """One chat turn; `role` is `system`, `user`, `assistant` or `tool`."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One row of data. `prompt` is plain text (continued as it stands) or chat messages."""
+
+    id: str
+    prompt: str | tuple[Message, ...]
+    answer: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. `temperature` 0 is greedy decoding (evaluation only).
+
+    The filters change the distribution that tokens come from, so a log-prob under the plain softmax
+    would be wrong: training refuses them, evaluation may use them.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    stop: tuple[str, ...] = ()
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    @property
+    def filtered(self) -> bool:
+        """Whether tokens come from something else than the tempered softmax."""
+        return (self.top_p, self.top_k, self.min_p, self.repetition_penalty) != (1.0, 0, 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a sampler returns for one prefix: `tokens[n]`, their log-probs `[n]` (natural log, under
+    the sampling temperature) and why it stopped. An end-of-sequence token is part of `tokens`."""
+
+    tokens: IntArray
+    logprobs: FloatArray
+    stop_reason: StopReason
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One finished episode. `reward` is `None` when there is no verdict, and `cause` then says why.
+
+    `tokens[L]`, `sampled[L]` and `logprobs[L]` cover the whole transcript; `logprobs` is 0 where the
+    model did not sample. `text` is what the model wrote, without special tokens.
+    """
+
+    tokens: IntArray
+    sampled: BoolArray
+    logprobs: FloatArray
+    text: str
+    reward: float | None
+    stop_reason: StopReason
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    cause: str | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The G trajectories of one problem, sampled by one policy version."""
+
+    problem: Problem
+    trajectories: tuple[Trajectory, ...]
