@@ -1,39 +1,32 @@
-"""What a group of recorded rollouts is worth: its process sets, and the loss token by token.
+"""The process sets of recorded rollouts: who shares which tokens, and what that prefix is worth.
 
-    row  tokens   reward        sets            members   span   R̂     advantage
-    0    A B C    1             root            0 1 2     0–1    .67    0
-    1    A B D    0             └ A B ·         0 1       1–2    .5    −.29
-    2    A E      1               ├ C           0         2–3    1     +.58  …
+    row  tokens   reward        set      members   span    reward   advantage
+    0    A B C    1             root     0 1 2     0..1    .667      0
+    1    A B D    0             ├ B      0 1       1..2    .5       -.289
+    2    A E      1             │ ├ C    0         2..3    1        +.577
+                                │ └ D    1         2..3    0       -1.155
+                                └ E      2         1..2    1        +.577
 
 A process set is a run of tree tokens with the same |λ|, so everything is read off the tree's vectors.
-Sets stand in positions of `tokens`; depth and proportions count sampled tokens only.
+Spans are positions in `tokens`; depth and proportions count sampled tokens only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 
-from treewise.credit import (
-    credit_group,
-    denominator,
-    group_advantages,
-    process_advantages,
-    process_rewards,
-    reward_statistics,
-    token_weights,
-)
-from treewise.presets import Objective
+from treewise.credit import group_advantages, process_advantages, process_rewards, reward_statistics
 from treewise.records import RecordedGroup, RecordedTrajectory
 from treewise.tree import PrefixTree, build_tree
-from treewise.types import BoolArray, FloatArray, Group, IntArray, Problem, Trajectory
+from treewise.types import BoolArray, FloatArray, IntArray
 
 
 class ProcessSet(TypedDict):
-    """The rows `members` agree up to and including every token of [`start`, `end`); `reward` is their mean."""
+    """The rows `members` agree up to and including the tokens [`start`, `end`); `reward` is their mean."""
 
     start: int
     end: int
@@ -57,26 +50,6 @@ class GroupReport(TypedDict):
     flat: bool
 
 
-class TrajectoryReport(TypedDict):
-    """One entry per token. Where the model did not sample, `terms` and `grad` are 0 and the rest is None."""
-
-    advantages: list[float | None]
-    sizes: list[int | None]
-    weights: list[float | None]
-    ratios: list[float | None]
-    kl: list[float | None]
-    terms: list[float]
-    grad: list[float]
-
-
-class LossReport(TypedDict):
-    """What `treewise explain --json` prints: trajectories in file order, None where there is no verdict."""
-
-    loss: float
-    denominator: float
-    trajectories: list[TrajectoryReport | None]
-
-
 @dataclass(frozen=True, slots=True)
 class TreeStatistics:
     """How much a group shares; the means are over scored trajectories and None without one.
@@ -97,7 +70,8 @@ class TreeStatistics:
 
 def set_starts(tree: PrefixTree) -> BoolArray:
     """[T] whether a process set begins at the token: |λ| differs from the parent's."""
-    return (tree.parent < 0) | (tree.size != tree.size[tree.parent])
+    starts: BoolArray = (tree.parent < 0) | (tree.size != tree.size[tree.parent])
+    return starts
 
 
 def _along_path(tree: PrefixTree, values: BoolArray) -> FloatArray:
@@ -196,20 +170,14 @@ def _depth_first(sets: list[ProcessSet], above: IntArray) -> list[ProcessSet]:
 
 
 def inspect_group(group: RecordedGroup) -> GroupReport:
-    """The process sets, process rewards and advantages of one group.
+    """The process sets, process rewards and advantages of one group; what has no verdict is in no set.
 
-    A group without a verdict has the root as its only set, without members.
-
-    Raises:
-        ValueError: if the rewards are so large that their mean or deviation overflows.
+    A group without any verdict has one set, the root, and it has no members.
     """
     places = [place for place, row in enumerate(group.trajectories) if row.scored]
     scored = [group.trajectories[place] for place in places]
     rewards = [row.reward if row.scored else None for row in group.trajectories]
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = reward_statistics(rewards)
-    if not (np.isfinite(mean or 0.0) and np.isfinite(std or 0.0)):
-        raise ValueError(f"group {group.id!r}: mean or spread of its rewards is too large for a float; scale them")
+    mean, std = reward_statistics(rewards)
     sets = process_sets(scored, np.array([row.reward for row in scored], dtype=np.float64))
     for found in sets:
         found["members"] = [places[member] for member in found["members"]]
@@ -225,116 +193,3 @@ def inspect_group(group: RecordedGroup) -> GroupReport:
         shared_proportion=statistics.shared_proportion,
         flat=statistics.flat,
     )
-
-
-def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> LossReport:
-    """The loss of one optimizer step on all groups, token by token, through the functions that training uses.
-
-    Without `logprobs` or `old_logprobs` the ratio is 1 (its gradient is not 0). `terms` hold the minus
-    sign, |λ|^(−p) and 1/length: their sum is loss · D. `kl` is None without `ref_logprobs`.
-
-    Raises:
-        ValueError: if log-probs are missing that the objective needs, or the loss overflows.
-    """
-    import torch
-
-    from treewise.objective import k3, loss, token_terms
-
-    credited = [credit_group(_as_group(group), objective) for group in groups]
-    total = denominator(
-        [length for group in credited for length in group.lengths],
-        aggregation=objective.aggregation,
-        max_completion_tokens=objective.max_completion_tokens,
-    )
-    scored = [row for group in groups for row in group.trajectories if row.scored]
-    logprobs, old_logprobs, ref_logprobs = map(torch.tensor, _logprob_columns(scored, objective))
-    advantages = np.concatenate([group.advantages for group in credited])
-    coefficients = np.concatenate([group.coefficients for group in credited])
-
-    logprobs.requires_grad_()
-    terms = token_terms(
-        logprobs,
-        advantages=torch.tensor(advantages),
-        old_logprobs=old_logprobs,
-        ref_logprobs=ref_logprobs,
-        objective=objective,
-    )
-    value = loss(terms, torch.tensor(coefficients / total if total else np.zeros_like(coefficients)))
-    (gradient,) = torch.autograd.grad(value, logprobs)
-    if not (torch.isfinite(value) and torch.isfinite(gradient).all()):
-        raise ValueError(f"the loss is {value.item()}: rewards or log-probs are too large for a float")
-
-    columns = {
-        "advantages": advantages,
-        "sizes": np.concatenate([group.tree.size[group.tree.index] for group in credited]),
-        "weights": np.concatenate(
-            [token_weights(group.tree, exponent=objective.weight_exponent) for group in credited]
-        ),
-        "ratios": terms.ratios.detach().numpy(),
-        "kl": k3(logprobs.detach(), ref_logprobs).numpy(),
-        "terms": -coefficients * terms.objective.detach().numpy(),
-        "grad": gradient.numpy(),
-    }
-    return LossReport(
-        loss=value.item() + 0.0,  # + 0.0 turns -0.0 into 0.0
-        denominator=total,
-        trajectories=_in_file_order([row for group in groups for row in group.trajectories], columns),
-    )
-
-
-def _as_group(group: RecordedGroup) -> Group:
-    """The same group as training has it; what doesn't count has no reward."""
-    trajectories = tuple(
-        Trajectory(
-            tokens=row.tokens,
-            sampled=row.sampled,
-            logprobs=np.zeros(len(row.tokens)) if row.logprobs is None else row.logprobs,
-            text=row.text or "",
-            reward=row.reward if row.scored else None,
-            stop_reason="eos",
-        )
-        for row in group.trajectories
-    )
-    return Group(Problem(id=str(group.id), prompt=""), trajectories)
-
-
-def _logprob_columns(
-    rows: Sequence[RecordedTrajectory], objective: Objective
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """log π, log π_old and log π_ref (nan where unknown) of the sampled tokens of all rows, each [A]."""
-    empty = np.empty(0)
-    logprobs, old, ref = [empty], [empty], [empty]
-    for row in rows:
-        length = int(row.sampled.sum())
-        if row.logprobs is None and row.old_logprobs is not None:
-            raise ValueError(f'{row.where}: "old_logprobs" without "logprobs"; give both for a ratio, or neither')
-        known = row.logprobs is not None and row.ref_logprobs is not None
-        if objective.kl_coef != 0.0 and length and not known:
-            raise ValueError(
-                f"{row.where}: objective.kl_coef = {objective.kl_coef} needs "
-                '"logprobs" and "ref_logprobs"; add them, or set kl_coef to 0'
-            )
-        now = np.zeros(length) if row.logprobs is None else row.logprobs[row.sampled]
-        logprobs.append(now)
-        old.append(now if row.old_logprobs is None else row.old_logprobs[row.sampled])
-        ref.append(row.ref_logprobs[row.sampled] if known and row.ref_logprobs is not None else now * np.nan)
-    return np.concatenate(logprobs), np.concatenate(old), np.concatenate(ref)
-
-
-def _in_file_order(
-    rows: Sequence[RecordedTrajectory], columns: Mapping[str, FloatArray | IntArray]
-) -> list[TrajectoryReport | None]:
-    """Cut columns [A] over the scored rows into one report per row, a list entry for every token."""
-    reports: list[TrajectoryReport | None] = [None] * len(rows)
-    start = 0
-    for row in rows:
-        if not row.scored:
-            continue
-        own = slice(start, start := start + int(row.sampled.sum()))
-        report: dict[str, list[float | None]] = {}
-        for name, values in columns.items():
-            entries = np.full(len(row.tokens), 0.0 if name in ("terms", "grad") else None, dtype=object)
-            entries[row.sampled] = [None if np.isnan(x) else x + 0 for x in values[own].tolist()]
-            report[name] = entries.tolist()
-        reports[row.number] = TrajectoryReport(**report)  # type: ignore[typeddict-item]
-    return reports

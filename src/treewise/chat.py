@@ -10,7 +10,6 @@ tokenizer's own `apply_chat_template` gives them.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -69,9 +68,19 @@ class Chat:
         return np.asarray(ids, dtype=np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids` without special and end-of-turn tokens; ids of vocabulary padding have no text."""
+        """The text of `ids` without special and end-of-turn tokens; vocabulary padding has no text."""
         known = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in self.end_ids]
         return str(self.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The text of each token by itself, special ones included. It is for people: a character that is
+        made of several tokens shows as replacement characters."""
+        return [self._piece(int(i)) if 0 <= i < self.vocab_size else "" for i in ids]
+
+    def _piece(self, number: int) -> str:
+        text = str(self.tokenizer.decode([number], clean_up_tokenization_spaces=False))
+        starts_word = str(self.tokenizer.convert_ids_to_tokens(number)).startswith("▁")
+        return f" {text}" if starts_word and not text.startswith(" ") else text
 
     def _encode_text(self, text: str) -> list[int]:
         return self._encode_pieces(re.split(f"({self._control.pattern})", text))
@@ -132,7 +141,9 @@ class Chat:
         if forbidden.intersection(ids):  # not marked special, or in the model's own vocabulary: break it up
             ids = self._encode_inside(control[:1], plain=True) + self._encode_inside(control[1:], plain=True)
         if forbidden.intersection(ids):
-            raise ValueError(f"a prompt contains {control!r}, and this tokenizer can't encode that as plain text")
+            raise ValueError(
+                f"a prompt contains {control!r}, and this tokenizer can't encode that as plain text"
+            )
         return ids
 
     def _probe(self) -> tuple[str, str, str]:
@@ -149,7 +160,9 @@ class Chat:
         except TemplateError:  # a template may refuse conversations with several turns
             past = finished = ""
         # Templates that write an empty thinking block into past turns share "<think>" with the opened one.
-        shared = len(os.path.commonprefix([opened, past])) if "qqreplyqq" in past else len(opened)
+        shared = len(opened)
+        if "qqreplyqq" in past:
+            shared = next((i for i, (a, b) in enumerate(zip(opened, past, strict=False)) if a != b), shared)
         open_tag = re.search(r"<[a-zA-Z_]+>\s*$", opened[opened.rfind("qqaskqq") + 7 :])
         prefill = max(opened[shared:], open_tag.group() if open_tag else "", key=len)
         return opened[: len(opened) - len(prefill)], prefill, finished.partition("qqreplyqq")[2]

@@ -145,13 +145,3 @@ def prune(run: Path, *, keep_last: int, keep: set[int]) -> None:
     for step in steps(run)[:-keep_last]:
         if step not in keep:
             shutil.rmtree(folder_of(run, step))
-
-
-def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint's model folder, by the names they are stored under."""
-    from safetensors.torch import load_file
-
-    weights: dict[str, Tensor] = {}
-    for path in sorted((folder / "model").glob("*.safetensors")):
-        weights.update(load_file(path))
-    return weights

@@ -8,6 +8,7 @@ An unknown option is an error that names the nearest valid one; so is an option 
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -215,7 +216,7 @@ def load_recipe(path: str | Path | None = None, overrides: Mapping[str, Any] | N
     """Read a recipe: the defaults, the TOML file on top, then the overrides.
 
     Args:
-        path: a TOML file; `None` is the quick start.
+        path: a TOML file, or a run's `config.json`; `None` is the quick start.
         overrides: flat dict of dotted names, such as `{"train.steps": 100}`.
 
     Raises:
@@ -224,19 +225,21 @@ def load_recipe(path: str | Path | None = None, overrides: Mapping[str, Any] | N
     """
     values: dict[str, Any] = {}
     if path is not None:
+        read = json.loads if Path(path).suffix == ".json" else tomllib.loads
         try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = read(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ValueError(f"can't read recipe {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path} is not valid TOML: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"recipe {path} can't be parsed: {error}") from error
+    defaults = {name: default for name, default, _ in options()}
     for name, value in (overrides or {}).items():
         *sections, field = name.split(".")
+        if name not in defaults and not isinstance(defaults.get(".".join(sections)), dict):
+            raise ValueError(_unknown(name))
         table = values
         for section in sections:
             table = table.setdefault(section, {})
-            if not isinstance(table, dict):
-                raise ValueError(_unknown(name))
         table[field] = value
     try:
         return Recipe.model_validate(values)

@@ -12,16 +12,15 @@ Reward functions get `answer` and each entry of `info` as keyword arguments.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from treewise.sources import read_rows, shorten
 from treewise.types import Message, Problem
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
@@ -29,15 +28,13 @@ ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label")
 # Names of the arguments that the library itself passes to reward functions.
 RESERVED_COLUMNS = frozenset({"prompts", "completion", "completions", "completion_ids", "prefill"})
 
-Rows = list[tuple[str, dict[str, Any]]]  # (where the row stands, for error messages; its columns)
-
 
 def load_problems(
     source: str,
     *,
     split: str | None = None,
-    config: str | None = None,
-    task: Mapping[str, Any] | None = None,
+    subset: str | None = None,
+    options: Mapping[str, Any] | None = None,
     limit: int | None = None,
     chat: bool = False,
     system: str | None = None,
@@ -47,8 +44,8 @@ def load_problems(
     """The problems of `source` and one line that says which columns were taken.
 
     source: a .jsonl, .parquet or .csv file, `reasoning-gym:TASK`, or a data set on the Hugging Face hub.
-    split, config: of a hub data set; "train" and its default configuration if not given.
-    task: options of a reasoning-gym task; `seed` is 0 and `size` 500 if not given.
+    split, subset: of a hub data set; "train" and its default configuration if not given.
+    options: of a reasoning-gym task; `seed` is 0 and `size` 500 if not given.
     limit: keep the first `limit` rows.
     chat: make a text prompt a user message (pass whether the model has a chat template).
     system, examples: a system message and (user, assistant) pairs that stand before the problem.
@@ -57,7 +54,7 @@ def load_problems(
 
     Raises ValueError for bad rows (with file and line), missing or reserved columns, duplicate ids, no rows.
     """
-    rows = _read(source, split=split, config=config, task=task)
+    rows = read_rows(source, split=split, subset=subset, options=options)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}: it must be at least 1")
     rows = rows[:limit]
@@ -74,10 +71,9 @@ def load_problems(
     problems = []
     for number, (where, row) in enumerate(rows):
         try:
-            prompt = _build_prompt(
-                row.get(prompt_column), chat=chat, system=system, template=template, examples=examples
-            )
-            info = _info(row, text_prompt=prompt_column == "prompt" and isinstance(row["prompt"], str))
+            raw = row.get(prompt_column)
+            prompt = _build_prompt(raw, chat=chat, system=system, template=template, examples=examples)
+            info = _info(row, text=raw if isinstance(raw, str) else None)
             answer = None if answer_column is None else _answer_text(row.get(answer_column))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
@@ -144,97 +140,6 @@ def _steps(count: int, per_step: int, seed: int) -> Iterator[list[int]]:
         waiting = waiting[full:]
 
 
-def _read(source: str, *, split: str | None, config: str | None, task: Mapping[str, Any] | None) -> Rows:
-    path = Path(source)
-    readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".csv": _read_csv}
-    is_gym = source.startswith("reasoning-gym:")
-    is_file = not is_gym and (path.suffix in readers or path.is_file())
-    if task is not None and not is_gym:
-        raise ValueError(f"task options {dict(task)} are only for reasoning-gym:TASK, not for {source!r}")
-    if (split or config) and (is_gym or is_file):
-        raise ValueError(f"split and config are only for hub data sets, not for {source!r}")
-    if is_gym:
-        return _read_reasoning_gym(source.removeprefix("reasoning-gym:"), task or {})
-    if not is_file:
-        return _read_hub(source, split or "train", config)
-    if path.suffix not in readers:
-        raise ValueError(f"{source}: a data file must end in {', '.join(readers)}")
-    if not path.is_file():
-        raise ValueError(f"there is no file {source}")
-    return readers[path.suffix](path)
-
-
-def _read_jsonl(path: Path) -> Rows:
-    rows: Rows = []
-    # Split at \n only: JSON strings may contain other Unicode line separators.
-    for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
-        where = f"{path}:{number}"
-        if not raw.strip():
-            continue
-        try:
-            row = json.loads(raw)
-        except ValueError as error:  # both broken JSON and broken UTF-8
-            raise ValueError(f"{where}: not a JSON object ({error}): {_short(raw)}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}: not a JSON object: {_short(raw)}")
-        rows.append((where, row))
-    return rows
-
-
-def _read_csv(path: Path) -> Rows:
-    rows: Rows = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        try:
-            for row in reader:
-                where = f"{path}:{reader.line_num}"
-                if None in row or None in row.values():
-                    raise ValueError(f"{where}: not {len(reader.fieldnames or ())} columns: {_short(row)}")
-                rows.append((where, {name: value or None for name, value in row.items()}))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}:{reader.line_num + 1}: not CSV in UTF-8 ({error})") from None
-    return rows
-
-
-def _read_parquet(path: Path) -> Rows:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path}: not a Parquet file ({error})") from None
-    return [(f"{path} row {number}", row) for number, row in enumerate(table.to_pylist())]
-
-
-def _read_hub(name: str, split: str, config: str | None) -> Rows:
-    import datasets
-
-    try:
-        data = datasets.load_dataset(name, config, split=split)
-    except Exception as error:  # the library raises many kinds, for networks, names and formats
-        raise ValueError(
-            f"can't load {name!r} (split {split!r}, config {config!r}), neither a file nor a hub data set:"
-            f" {type(error).__name__}: {error}"
-        ) from error
-    return [(f"{name} row {number}", dict(row)) for number, row in enumerate(data)]
-
-
-def _read_reasoning_gym(task: str, options: Mapping[str, Any]) -> Rows:
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
-
-    if task not in DATASETS:
-        raise ValueError(f"reasoning-gym has no task {task!r}: it has {', '.join(sorted(DATASETS))}")
-    try:
-        data = reasoning_gym.create_dataset(task, **{"seed": 0, "size": 500, **options})
-    except (TypeError, AssertionError) as error:  # an unknown option; a value out of range
-        raise ValueError(f"reasoning-gym:{task} refuses the options {dict(options)}: {error}") from None
-    return [
-        (f"reasoning-gym:{task} item {number}", {**data[number], "task": task}) for number in range(len(data))
-    ]
-
-
 def _first(names: Iterable[str], wanted: Sequence[str]) -> str | None:
     present = set(names)
     return next((name for name in wanted if name in present), None)
@@ -256,47 +161,49 @@ def _build_prompt(
         messages = [_message(item) for item in raw]
         users = [number for number, message in enumerate(messages) if message["role"] == "user"]
         if template is not None and not users:
-            raise ValueError(f"the prompt has no user message to put into the template: {_short(raw)}")
+            raise ValueError(f"the prompt has no user message to put into the template: {shorten(raw)}")
         if users:
             messages[users[-1]]["content"] = around(messages[users[-1]]["content"])
     else:
-        raise ValueError(f"the prompt must be text or a list of messages, and not empty: {_short(raw)}")
+        raise ValueError(f"the prompt must be text or a list of messages, and not empty: {shorten(raw)}")
 
     shots: list[Message] = []
     for example in examples:
         if isinstance(example, str) or len(example) != 2:
-            raise ValueError(f"an example must be a pair (user, assistant): {_short(example)}")
-        shots += [{"role": "user", "content": around(example[0])}, {"role": "assistant", "content": example[1]}]
+            raise ValueError(f"an example must be a pair (user, assistant): {shorten(example)}")
+        user, assistant = example
+        shots += [{"role": "user", "content": around(user)}, {"role": "assistant", "content": assistant}]
     own_system = messages[:1] if messages[0]["role"] == "system" else []
     if system is not None:
         if own_system:
-            raise ValueError(f"the prompt has its own system message and one is configured: {_short(raw)}")
+            raise ValueError(f"the prompt has its own system message and one is configured: {shorten(raw)}")
         shots.insert(0, {"role": "system", "content": system})
     return (*own_system, *shots, *messages[len(own_system) :])
 
 
 def _message(item: Any) -> Message:
-    filled = {key: value for key, value in item.items() if value is not None} if isinstance(item, dict) else {}
+    pairs = item.items() if isinstance(item, Mapping) else ()
+    filled = {key: value for key, value in pairs if value is not None}  # Parquet fills missing keys with null
     if filled.keys() != {"role", "content"} or not all(isinstance(value, str) for value in filled.values()):
-        raise ValueError(f"a message must have a text `role` and a text `content` and nothing else: {_short(item)}")
+        raise ValueError(
+            f"a message must be a text `role` and a text `content`, nothing else: {shorten(item)}"
+        )
     return {"role": filled["role"], "content": filled["content"]}
 
 
-def _info(row: Mapping[str, Any], *, text_prompt: bool) -> dict[str, Any]:
-    """Everything that reward functions can ask for by name. `prompt` is among it only when it is text: the
-    prompt as the data has it, before templates and messages."""
+def _info(row: Mapping[str, Any], *, text: str | None) -> dict[str, Any]:
+    """Every column and every entry of `info`, and as `prompt` a text prompt as the data has it, before
+    template and messages: reward functions of TRL's kind get their prompts in the data's own form."""
     info = {name: value for name, value in row.items() if name not in {"prompt", "answer", "id", "info"}}
-    if text_prompt:
-        info["prompt"] = row["prompt"]
     extra = row.get("info")
     if isinstance(extra, str):
         extra = json.loads(extra)
     if extra is not None:
         if not isinstance(extra, Mapping):
-            raise ValueError(f"the column info must be an object (or its JSON text): {_short(extra)}")
-        clash = info.keys() & extra.keys()
+            raise ValueError(f"the column info must be an object (or its JSON text): {shorten(extra)}")
+        clash = extra.keys() & {*info, "prompt", "answer"}
         if clash:
-            raise ValueError(f"info contains {', '.join(sorted(clash))}, which is a column too")
+            raise ValueError(f"info contains {', '.join(sorted(clash))}, which is the name of a column")
         info.update(extra)
     reserved = RESERVED_COLUMNS & info.keys()
     if reserved:
@@ -304,15 +211,12 @@ def _info(row: Mapping[str, Any], *, text_prompt: bool) -> dict[str, Any]:
             f"the column name {', '.join(sorted(reserved))} is reserved for what the library passes to reward"
             " functions: rename the column"
         )
-    return info
+    return info if text is None else {**info, "prompt": text}
 
 
 def _answer_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return str(value) if isinstance(value, int | float) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _short(value: Any) -> str:
-    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else repr(value)
-    return text if len(text) <= 200 else text[:200] + "…"
+    if isinstance(value, int | float):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

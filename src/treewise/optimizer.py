@@ -38,12 +38,16 @@ class StepResult(NamedTuple):
 
 
 class Optimizer:
-    """Steps a model's trainable weights."""
+    """Owns the master weights of a model's trainable parameters, and steps them.
+
+    The model comes in float32 (or wider); its parameters leave in `compute_dtype`. Buffers keep their own.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         *,
+        compute_dtype: torch.dtype,
         learning_rate: float,
         betas: tuple[float, float],
         weight_decay: float,
@@ -56,13 +60,14 @@ class Optimizer:
         self.max_grad_norm = max_grad_norm
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters: dict[str, Tensor] = {}
+        narrow = compute_dtype not in (torch.float32, torch.float64)
         for name, parameter in self.named.items():
-            if parameter.dtype in (torch.float32, torch.float64):
-                self.masters[name] = parameter
-            else:
-                master = parameter.detach().float().clone()
-                parameter.register_post_accumulate_grad_hook(_move_gradient(master))
-                self.masters[name] = master
+            self.masters[name] = parameter.detach().clone() if narrow else parameter
+        if narrow:
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(compute_dtype)
+            for name, parameter in self.named.items():
+                parameter.register_post_accumulate_grad_hook(_move_gradient(self.masters[name]))
         self.adam = torch.optim.AdamW(
             self.masters.values(), lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True
         )
@@ -100,15 +105,8 @@ class Optimizer:
         """Moments and step counts; the weights are saved with the model."""
         return self.adam.state_dict()
 
-    @torch.no_grad()
-    def load(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore master weights by name, and the moments."""
-        missing = sorted(set(self.masters) ^ set(weights))
-        if missing:
-            raise ValueError(f"the checkpoint and the model differ in {len(missing)} weights, first {missing[0]!r}")
-        for name, master in self.masters.items():
-            master.copy_(weights[name])
-        self._publish()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
         self.adam.load_state_dict(state)
 
 

@@ -60,10 +60,13 @@ class _Piece:
 
 
 def _cut(number: int, group: CreditedGroup, budget: int, flat: bool) -> Iterator[_Piece]:
-    """Split a group between trajectories, in sorted order so that neighbours share the most."""
-    transcripts = [t.tokens for t in group.trajectories]
-    marked = [t.tokens * 2 + t.sampled for t in group.trajectories]
-    order = sort_rows(marked)
+    """Split a group between trajectories, in sorted order so that neighbours share the most.
+
+    An empty answer has no token to compute; it only counts in D.
+    """
+    answered = [n for n, t in enumerate(group.trajectories) if t.sampled.any()]
+    transcripts = [group.trajectories[n].tokens * 2 + group.trajectories[n].sampled for n in answered]
+    order = sort_rows(transcripts)
     members: list[int] = []
     unique = longest = 0
     for row, shared in zip(order.rows.tolist(), order.shared.tolist(), strict=True):
@@ -74,7 +77,7 @@ def _cut(number: int, group: CreditedGroup, budget: int, flat: bool) -> Iterator
         if members and cost > budget:
             yield _Piece(number, tuple(sorted(members)), unique, longest)
             members, unique, longest, added, wider = [], 0, 0, length, length
-        members.append(row)
+        members.append(answered[row])
         unique, longest = unique + added, wider
     if members:
         yield _Piece(number, tuple(sorted(members)), unique, longest)

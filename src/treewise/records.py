@@ -12,7 +12,6 @@ The rows of a group need not be adjacent.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from treewise.types import BoolArray, FloatArray, IntArray
 
 LARGEST_TOKEN = 2**31 - 1
+LARGEST_NUMBER = 1e100  # so that no mean, square or difference overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def read_groups(path: str | Path) -> list[RecordedGroup]:
         groups.setdefault(_group_id(row, where), []).append(_trajectory(row, where, count))
         count += 1
     if not groups:
-        raise ValueError(f"{path}: no trajectories; every line should be an object with group, tokens and reward")
+        raise ValueError(f"{path}: no trajectories; give one object a line with group, tokens and reward")
     return [RecordedGroup(key, tuple(rows)) for key, rows in groups.items()]
 
 
@@ -89,7 +89,7 @@ def _object(line: bytes, where: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not valid JSON ({error}); write one object a line") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{where}: {_short(row)} is not an object; write {{\"group\": …, \"tokens\": …, …}}")
+        raise ValueError(f'{where}: {_short(row)} is not an object; write {{"group": …, "tokens": …, …}}')
     return row
 
 
@@ -124,7 +124,7 @@ def _trajectory(row: Mapping[str, Any], where: str, number: int) -> RecordedTraj
 def _tokens(row: Mapping[str, Any], where: str) -> IntArray:
     keys = [key for key in ("tokens", "completion_ids") if key in row]
     if not keys:
-        raise ValueError(f'{where}: no "tokens"; give the token ids that follow the prompt ([] for no answer)')
+        raise ValueError(f'{where}: no "tokens"; give the token ids after the prompt, [] for an empty answer')
     if len(keys) == 2:
         raise ValueError(f'{where}: both "tokens" and "completion_ids"; they mean the same, leave one out')
     value = row[keys[0]]
@@ -155,7 +155,7 @@ def _mask(row: Mapping[str, Any], length: int, where: str) -> BoolArray:
     for position, mark in enumerate(value):
         if type(mark) not in (int, bool) or mark not in (0, 1):
             raise ValueError(
-                f'{where}: "mask" has {_short(mark)} at position {position}; 1 is sampled by the model, 0 is not'
+                f'{where}: "mask" has {_short(mark)} at position {position}; give 1 where the model sampled'
             )
     return np.array(value, dtype=bool)
 
@@ -166,9 +166,10 @@ def _reward(row: Mapping[str, Any], where: str) -> float | None:
     value = row["reward"]
     if value is None:
         return None
-    if not _is_finite(value):
+    if not _is_number(value):
         raise ValueError(
-            f'{where}: "reward" is {_short(value)}; it must be a finite number, or null where there is no verdict'
+            f'{where}: "reward" is {_short(value)}; give a finite number (up to {LARGEST_NUMBER:g}), '
+            "or null where there is no verdict"
         )
     return float(value)
 
@@ -178,7 +179,7 @@ def _logprobs(row: Mapping[str, Any], key: str, sampled: BoolArray, where: str) 
         return None
     value = _per_token(row, key, len(sampled), where)
     for position in np.flatnonzero(sampled):
-        if not _is_finite(value[position]):
+        if not _is_number(value[position]):
             raise ValueError(
                 f'{where}: "{key}" has {_short(value[position])} at position {position}; '
                 "a sampled token needs a finite log-prob"
@@ -186,12 +187,9 @@ def _logprobs(row: Mapping[str, Any], key: str, sampled: BoolArray, where: str) 
     return np.array([x if mark else 0.0 for x, mark in zip(value, sampled, strict=True)], dtype=np.float64)
 
 
-def _is_finite(value: Any) -> bool:
-    """Whether it is a number that float64 can hold; true and false are not numbers here."""
-    try:
-        return type(value) in (int, float) and math.isfinite(value)
-    except OverflowError:
-        return False
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number of a sane size; true and false are not numbers here."""
+    return type(value) in (int, float) and abs(value) <= LARGEST_NUMBER  # false for nan
 
 
 def _short(value: Any) -> str:

@@ -25,7 +25,8 @@ class SingleTurn:
         return self._problem.prompt
 
     async def step(self, reply: str) -> Sequence[Message]:
-        assert self._started and self._reply is None, "SingleTurn takes exactly one reply, after start()"
+        assert self._started, "call start() before step()"
+        assert self._reply is None, "SingleTurn takes exactly one reply"
         self._reply = reply
         return ()
 

@@ -1,0 +1,120 @@
+"""The command line: `treewise train | inspect | explain`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from treewise.config import load_recipe, options, parse_overrides
+
+
+def _train(arguments: argparse.Namespace, rest: list[str]) -> int:
+    overrides = parse_overrides(rest)
+    if arguments.resume:
+        if arguments.recipe:
+            raise ValueError(f"--resume continues with the run's own recipe; leave out {arguments.recipe}")
+        unexpected = sorted(set(overrides) - {"train.steps"})
+        if unexpected:
+            raise ValueError(f"--resume continues with the run's own recipe; --{unexpected[0]} can't change it")
+        recipe = load_recipe(f"{arguments.resume}/config.json", overrides)
+    else:
+        recipe = load_recipe(arguments.recipe, overrides)
+    if arguments.dry_run:
+        print(recipe.model_dump_json(indent=2))
+        return 0
+    from treewise.train import train
+
+    train(recipe, resume=arguments.resume)
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    from treewise.tables import inspect_command
+
+    inspect_command(arguments.file, as_json=arguments.json)
+    return 0
+
+
+def _explain(arguments: argparse.Namespace, rest: list[str]) -> int:
+    overrides = parse_overrides(rest)
+    foreign = [name for name in overrides if not name.startswith("objective.")]
+    if foreign:
+        raise ValueError(f"explain takes --objective.… options only, not --{foreign[0]}")
+    if "objective.preset" in overrides:
+        raise ValueError("give the preset with --preset")
+    recipe = load_recipe(None, {"objective.preset": arguments.preset, **overrides})
+    from treewise.tables import explain_command
+
+    explain_command(arguments.file, recipe.objective.resolve(), as_json=arguments.json)
+    return 0
+
+
+def _nothing_left(rest: list[str]) -> None:
+    if rest:
+        raise ValueError(f"unknown argument {rest[0]!r}")
+
+
+def _option_help() -> str:
+    lines = ["options of the recipe (TOML sections, or --section.field value):"]
+    for name, default, text in options():
+        shown = "" if default in (None, (), {}) else f" (default {default})"
+        lines.append(f"  --{name}  {text}{shown}")
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="treewise", description="Post-train language models with GRPO and λ-GRPO on the prefix tree."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    train = commands.add_parser(
+        "train",
+        help="train a model",
+        description="Train a model; without a recipe this is the quick start.",
+        epilog=_option_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    train.add_argument("recipe", nargs="?", help="a TOML file; every option has a default")
+    train.add_argument("--resume", metavar="RUN", help="continue a run folder from its newest complete checkpoint")
+    train.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    train.set_defaults(run=_train)
+
+    inspect = commands.add_parser(
+        "inspect", help="process sets, rewards and advantages of recorded groups", allow_abbrev=False
+    )
+    inspect.add_argument("file", help='JSONL, one trajectory a line: {"group", "tokens", "reward", …}')
+    inspect.add_argument("--json", action="store_true", help="print JSON")
+    inspect.set_defaults(run=_inspect)
+
+    explain = commands.add_parser(
+        "explain",
+        help="the loss of recorded groups, token by token",
+        description="Takes --objective.… options on top of the preset.",
+        allow_abbrev=False,
+    )
+    explain.add_argument("file", help="as for inspect; lines may carry logprobs, old_logprobs, ref_logprobs")
+    explain.add_argument("--preset", required=True, help="the objective, such as grpo or lambda_grpo")
+    explain.add_argument("--json", action="store_true", help="print JSON")
+    explain.set_defaults(run=_explain)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; errors that the person can mend are one line on stderr and exit code 2."""
+    parsed, rest = _parser().parse_known_args(arguments)
+    try:
+        return int(parsed.run(parsed, rest))
+    except ValueError as error:
+        print(f"treewise: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("treewise: stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The figures of a step that are known before the model learns from it; names follow TRL's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from treewise.analysis import tree_statistics
+from treewise.credit import CreditedGroup, reward_statistics
+from treewise.types import Group
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Mean of the values that exist; `None` if there are none."""
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present else None
+
+
+def step_metrics(groups: Sequence[Group], credited: Sequence[CreditedGroup]) -> dict[str, Any]:
+    """Rewards, lengths and trees of one sampled batch.
+
+    `reward` is the mean over all scored answers and `reward_std` the mean of the groups' deviations.
+    `tree/tokens_saved` is the share of tokens that the trees hold less than padded rows without padding would.
+    """
+    answers = [trajectory for group in groups for trajectory in group.trajectories]
+    lengths = np.array([int(answer.sampled.sum()) for answer in answers])
+    cut = np.array([answer.stop_reason == "length" for answer in answers])
+    spreads = [reward_statistics([t.reward for t in group.trajectories])[1] for group in groups]
+    names = dict.fromkeys(name for answer in answers for name in answer.scores)
+    trees = [tree_statistics(group.tree) for group in credited]
+    total = sum(len(trajectory.tokens) for group in credited for trajectory in group.trajectories)
+    unique = sum(len(group.tree) for group in credited)
+    return {
+        "reward": _mean([answer.reward for answer in answers]),
+        "reward_std": _mean(spreads),
+        "frac_reward_zero_std": _mean([float(spread == 0.0) for spread in spreads if spread is not None]),
+        **{f"rewards/{name}/mean": _mean([answer.scores.get(name) for answer in answers]) for name in names},
+        "completions/mean_length": float(lengths.mean()),
+        "completions/min_length": int(lengths.min()),
+        "completions/max_length": int(lengths.max()),
+        "completions/clipped_ratio": float(cut.mean()),
+        "no_verdict": sum(answer.reward is None for answer in answers),
+        "num_tokens": int(lengths.sum()),
+        "tree/path_depth": _mean([tree.path_depth for tree in trees]),
+        "tree/intermediate_proportion": _mean([tree.intermediate_proportion for tree in trees]),
+        "tree/shared_proportion": _mean([tree.shared_proportion for tree in trees]),
+        "tree/flat": _mean([float(tree.flat) for tree in trees]),
+        "tree/tokens_saved": 1.0 - unique / total if total else None,
+    }

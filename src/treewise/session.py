@@ -1,0 +1,208 @@
+"""What the loop works with, made from a recipe: policy, optimizer, sampler, problems, rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from treewise import models
+from treewise.chat import Chat
+from treewise.config import Recipe
+from treewise.credit import credit_group
+from treewise.data import filter_long, load_problems
+from treewise.optimizer import Optimizer
+from treewise.packing import pack
+from treewise.policy import Policy, causal_lm, flat_reason, self_check
+from treewise.presets import Objective
+from treewise.reward import Reward
+from treewise.reward.load import load_reward
+from treewise.sampler.hf import HFSampler
+from treewise.types import Group, Problem, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Everything that lives as long as the run."""
+
+    policy: Policy
+    optimizer: Optimizer
+    sampler: HFSampler
+    tokenizer: Any
+    chat: Chat
+    objective: Objective
+    rewards: tuple[Reward, ...]
+    problems: list[Problem]
+    held_out: list[Problem]
+    notes: list[str]
+
+
+def compute_dtype(choice: str) -> torch.dtype:
+    """The precision of forward and backward passes; `auto` is bfloat16 where matrix units make it the faster one."""
+    if choice != "auto":
+        return getattr(torch, choice)  # type: ignore[no-any-return]
+    if torch.cuda.is_available():
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    return torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
+
+
+def _load_trainable(recipe: Recipe, source: str) -> Any:
+    """The float32 model to train: the recipe's, or a checkpoint's; with adapters if the recipe asks for them."""
+    if not recipe.lora.rank:
+        return models.load_model(source)
+    try:
+        import peft
+    except ImportError:
+        raise ValueError("lora.rank needs the package peft: pip install 'treewise[lora]'") from None
+    base = models.load_model(recipe.model.path)
+    if source != recipe.model.path:
+        return peft.PeftModel.from_pretrained(base, source, is_trainable=True)
+    alpha = 2 * recipe.lora.rank if recipe.lora.alpha is None else recipe.lora.alpha
+    torch.manual_seed(recipe.train.seed)  # of the adapters' first values
+    return peft.get_peft_model(
+        base,
+        peft.LoraConfig(
+            r=recipe.lora.rank,
+            lora_alpha=alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+def _probe_group(vocab_size: int) -> Group:
+    """Three answers that share a prefix, for the comparison of tree and flat path."""
+    generator = np.random.default_rng(0)
+    prompt, stem, *tails = (generator.integers(0, vocab_size, size) for size in (12, 5, 6, 3, 4))
+    trajectories = []
+    for number, tail in enumerate(tails):
+        tokens = np.concatenate([prompt, stem, tail])
+        trajectories.append(
+            Trajectory(tokens, np.arange(len(tokens)) >= 12, np.zeros(len(tokens)), "", float(number), "eos")
+        )
+    return Group(Problem("self-check", ""), tuple(trajectories))
+
+
+def build_policy(recipe: Recipe, objective: Objective, source: str, vocab_size: int) -> tuple[Policy, str]:
+    """Load the model and decide, with a check on it, between tree and flat path. Also returns a line about that."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = _load_trainable(recipe, source).to(device)
+    config = causal_lm(model).config
+    vocab_size = min(vocab_size, config.get_text_config().vocab_size)
+    reason = "model.attention = 'flat'" if recipe.model.attention == "flat" else flat_reason(config)
+    if reason and recipe.model.attention == "tree":
+        raise ValueError(f"model.attention = 'tree' is not possible: {reason}")
+    if recipe.model.gradient_checkpointing:
+        causal_lm(model).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()  # which switches gradient checkpointing on; there is no dropout
+    policy = Policy(model, recipe.rollout.temperature, vocab_size, path="flat" if reason else "tree")
+    if reason:
+        note = f"attention: one row per answer ({reason})"
+    else:
+        batch = pack([credit_group(_probe_group(vocab_size), objective)], denominator=1.0, budget=10**6)[0]
+        difference, relative = self_check(policy, batch, tolerance=2e-3)
+        note = f"attention: prefix tree (checked: log-probs within {difference:.0e}, gradient within {relative:.0e})"
+    if objective.kl_coef and not recipe.lora.rank:
+        reference = models.load_model(recipe.model.path).to(device).requires_grad_(False)
+        if policy.path == "tree":
+            from treewise import attention
+
+            reference.set_attn_implementation(attention.NAME)
+        policy.reference = reference
+    return policy, note
+
+
+def _problems(section: Any, recipe: Recipe, chat: Chat, split: str | None) -> tuple[list[Problem], str]:
+    data = recipe.data
+    problems, note = load_problems(
+        section.source,
+        split=split,
+        subset=data.subset,
+        options=section.options,
+        limit=section.limit,
+        chat=chat.has_template,
+        system=data.system,
+        template=data.template,
+        examples=data.examples,
+    )
+    if data.max_prompt_tokens is not None:
+        problems, dropped = filter_long(problems, chat.encode_prompt, data.max_prompt_tokens)
+        if dropped:
+            note += f"; {dropped} left out with more than {data.max_prompt_tokens} prompt tokens"
+    return problems, note
+
+
+def open_session(
+    recipe: Recipe,
+    *,
+    source: str | Path | None = None,
+    problems: Sequence[Problem] | None = None,
+    held_out: Sequence[Problem] | None = None,
+    reward: Callable[..., Any] | None = None,
+) -> Session:
+    """Build all parts of a run.
+
+    Args:
+        source: model folder to start from, if it is not the recipe's (a checkpoint).
+        problems, held_out: given in Python instead of by `data.source` and `eval.source`.
+        reward: a function in place of the recipe's rewards.
+    """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokenizer = models.load_tokenizer(recipe.model.path)
+    objective = recipe.objective.resolve(max_new_tokens=recipe.rollout.max_new_tokens)
+    policy, note = build_policy(recipe, objective, str(source or recipe.model.path), len(tokenizer))
+    lm = causal_lm(policy.model)
+    chat = Chat(tokenizer, model_eos=lm.generation_config.eos_token_id)
+    notes = [note]
+    if problems is None:
+        problems, note = _problems(recipe.data, recipe, chat, recipe.data.split)
+        notes.append(note)
+    if held_out is None and recipe.eval.source is not None:
+        held_out, note = _problems(recipe.eval, recipe, chat, recipe.eval.split)
+        notes.append(f"held out: {note}")
+    if reward is not None:
+        rewards: tuple[Reward, ...] = (load_reward(reward),)
+    else:
+        rewards = tuple(load_reward(item.function, weight=item.weight) for item in recipe.reward)
+    section = recipe.optimizer
+    dtype = compute_dtype(recipe.model.dtype)
+    optimizer = Optimizer(
+        policy.model,
+        compute_dtype=dtype,
+        learning_rate=section.learning_rate,
+        betas=(section.beta1, section.beta2),
+        weight_decay=section.weight_decay,
+        max_grad_norm=section.max_grad_norm,
+        schedule=section.schedule,
+        warmup=section.warmup_steps,
+        total=recipe.train.steps * recipe.train.updates_per_batch * recipe.train.minibatches,
+    )
+    if policy.reference is not None:
+        policy.reference.to(dtype)
+    sampler = HFSampler(
+        policy.model,
+        end_ids=chat.end_ids,
+        vocab_size=policy.vocab_size,
+        decode=chat.decode,
+        max_rows=recipe.rollout.max_rows,
+    )
+    notes.append(f"compute in {str(dtype).removeprefix('torch.')}, master weights in float32")
+    return Session(
+        policy=policy,
+        optimizer=optimizer,
+        sampler=sampler,
+        tokenizer=tokenizer,
+        chat=chat,
+        objective=objective,
+        rewards=rewards,
+        problems=list(problems),
+        held_out=list(held_out or ()),
+        notes=notes,
+    )

@@ -1,0 +1,166 @@
+"""The run folder: what was run, every metric, every rollout, as files that any tool reads.
+
+    RUN/config.json      the resolved recipe              RUN/rollouts.jsonl   one trajectory a line
+    RUN/versions.json    packages, commit, machine        RUN/eval.jsonl       one evaluation a line
+    RUN/metrics.jsonl    one training step a line         RUN/checkpoints/     see treewise.checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from treewise.types import Group, IntArray
+
+PACKAGES = ("treewise", "torch", "transformers", "numpy", "peft", "datasets", "math-verify", "reasoning-gym")
+RECORDS = ("metrics.jsonl", "rollouts.jsonl", "eval.jsonl")
+
+
+def create_run_folder(output: str, name: str | None) -> Path:
+    """Make a new, empty run folder.
+
+    Raises:
+        ValueError: if a run of that name exists already.
+    """
+    run = Path(output) / (name or time.strftime("%Y%m%d-%H%M%S"))
+    if name is None:  # two runs that start within a second
+        number = 2
+        while run.exists():
+            run = run.with_name(f"{run.name.split('_')[0]}_{number}")
+            number += 1
+    try:
+        run.mkdir(parents=True)
+    except FileExistsError:
+        raise ValueError(
+            f"the run folder {run} exists; continue it with --resume {run}, or choose another train.name"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"can't make the run folder {run}: {error.strerror}") from error
+    return run
+
+
+def _git_commit() -> str | None:
+    """The commit of the working directory, with `-dirty` if files differ from it."""
+    try:
+        result = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None
+
+
+def versions() -> dict[str, Any]:
+    """What the numbers of a run depend on besides its recipe."""
+    import torch
+
+    packages = {}
+    for package in PACKAGES:
+        try:
+            packages[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "packages": packages,
+        "commit": _git_commit(),
+        "platform": platform.platform(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable JSON in one step, so that no reader sees half a file."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def plain(value: Any) -> Any:
+    """JSON has no nan and no infinity: they become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class Records:
+    """Appends to a run's JSONL files. A checkpoint keeps their `sizes()`; continuing from it cuts them back
+    there, so that a step which runs again is not counted twice."""
+
+    def __init__(self, run: Path, sizes: Mapping[str, int] | None = None) -> None:
+        self._files = {name: (run / name).open("ab") for name in RECORDS}
+        if sizes is not None:
+            for name, file in self._files.items():
+                file.truncate(sizes[name])
+                file.seek(0, os.SEEK_END)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        file = self._files[name]
+        file.write(json.dumps(plain(row), ensure_ascii=False).encode() + b"\n")
+        file.flush()
+
+    def metrics(self, row: Mapping[str, Any]) -> None:
+        """One training step."""
+        self._append("metrics.jsonl", row)
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """One evaluation."""
+        self._append("eval.jsonl", row)
+
+    def rollouts(self, step: int, groups: Sequence[Group], pieces: Callable[[IntArray], list[str]]) -> None:
+        """Every trajectory of a step. `pieces` gives the text of each token."""
+        for group in groups:
+            for index, t in enumerate(group.trajectories):
+                start = int(t.sampled.argmax()) if t.sampled.any() else len(t.tokens)
+                self._append(
+                    "rollouts.jsonl",
+                    {
+                        "group": f"{step}:{group.problem.id}",
+                        "step": step,
+                        "problem": group.problem.id,
+                        "index": index,
+                        "prompt": group.problem.prompt,
+                        "answer": group.problem.answer,
+                        "prompt_ids": t.tokens[:start].tolist(),
+                        "tokens": t.tokens[start:].tolist(),
+                        "mask": t.sampled[start:].astype(int).tolist(),
+                        "logprobs": [round(float(x), 6) for x in t.logprobs[start:]],
+                        "pieces": pieces(t.tokens[start:]),
+                        "text": t.text,
+                        "reward": t.reward,
+                        "scores": dict(t.scores),
+                        "stop_reason": t.stop_reason,
+                        "cause": t.cause,
+                        "version": t.version,
+                    },
+                )
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes in each file."""
+        return {name: file.tell() for name, file in self._files.items()}
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The last row of a JSONL file."""
+    return dict(json.loads(path.read_bytes().rstrip(b"\n").rsplit(b"\n", 1)[-1]))

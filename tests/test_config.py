@@ -1,0 +1,127 @@
+"""Recipes: defaults, overrides, and errors that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treewise.config import Recipe, load_recipe, options, parse_overrides
+from treewise.presets import Objective, resolve
+
+OPTIONS = """
+data.examples data.limit data.max_prompt_tokens data.options data.source data.split data.subset data.system
+data.template
+eval.every eval.limit eval.options eval.source eval.split eval.temperature
+lora.alpha lora.rank
+model.attention model.dtype model.gradient_checkpointing model.path
+objective.aggregation objective.clip_high objective.clip_low objective.kl_coef objective.max_completion_tokens
+objective.preset objective.scale objective.weight_exponent
+optimizer.beta1 optimizer.beta2 optimizer.learning_rate optimizer.max_grad_norm optimizer.schedule
+optimizer.warmup_steps optimizer.weight_decay
+reward
+rollout.group_size rollout.max_new_tokens rollout.max_rows rollout.problems_per_step rollout.stop
+rollout.temperature
+train.keep_last train.max_skipped_steps train.minibatches train.name train.output train.save_every train.seed
+train.steps train.token_budget train.updates_per_batch
+"""
+
+
+def test_the_list_of_options_is_pinned() -> None:
+    assert sorted(name for name, _, _ in options()) == sorted(OPTIONS.split())
+
+
+def test_every_option_has_one_line_of_help() -> None:
+    for name, _, text in options():
+        assert text, name
+        assert "\n" not in text, name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--train.stpes", "3"], "unknown option train.stpes; the nearest is train.steps"),
+        (["--objective.kl", "1"], "the nearest is objective.kl_coef"),
+        (["--steps", "3"], "the nearest is train.steps"),
+        (["--train.steps.more", "3"], "unknown option train.steps.more"),
+        (["--train.steps"], "--train.steps needs a value"),
+        (["--train.steps", "3", "--train.steps", "4"], "given twice"),
+        (["steps=3"], "got 'steps=3'"),
+        (["--train.steps", "many"], "train.steps = 'many'"),
+        (["--train.steps", "0"], "train.steps = 0"),
+        (["--rollout.temperature", "0"], "rollout.temperature = 0"),
+        (["--rollout.group_size", "1"], "rollout.group_size = 1"),
+        (["--objective.preset", "gpro"], "unknown preset 'gpro'; there are grpo"),
+        (["--objective.max_completion_tokens", "9"], "has no effect with aggregation 'token'"),
+        (["--lora.alpha", "8"], "lora.alpha has no effect without lora.rank"),
+        (["--train.minibatches", "9"], "rollout.problems_per_step is 8"),
+        (["--reward", '[{function = "numeric", weight = 0}]'], "every reward has weight 0"),
+        (["--reward", '[{fn = "numeric"}]'], "reward.0.fn"),
+        (["--eval.source", "x.jsonl", "--optimizer.warmup_steps", "500"], "leaves no step at full rate"),
+    ],
+)
+def test_a_bad_option_is_an_error_that_names_it(arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match="(?s).*") as caught:
+        load_recipe(None, parse_overrides(arguments))
+    assert message in str(caught.value)
+
+
+def test_a_recipe_is_read_from_toml_with_overrides_on_top(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('[train]\nsteps = 7\nseed = 3\n[objective]\npreset = "grpo"\n')
+    recipe = load_recipe(path, parse_overrides(["--train.steps", "9", "--objective.kl_coef=0.04"]))
+    assert (recipe.train.steps, recipe.train.seed) == (9, 3)
+    assert recipe.objective.resolve() == Objective(aggregation="sequence", kl_coef=0.04)
+
+
+def test_a_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
+    recipe = load_recipe(None, {"train.steps": 9, "reward": [{"function": "numeric"}], "data.options": {"size": 3}})
+    path = tmp_path / "config.json"
+    path.write_text(recipe.model_dump_json())
+    assert load_recipe(path) == recipe
+
+
+@pytest.mark.parametrize("content", ["steps = ", "[train]\nsteps = 3\nsteps = 4"])
+def test_broken_toml_names_the_file(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"recipe\.toml can't be parsed"):
+        load_recipe(path)
+
+
+def test_a_missing_recipe_is_named() -> None:
+    with pytest.raises(ValueError, match=r"can't read recipe nowhere\.toml: No such file"):
+        load_recipe("nowhere.toml")
+
+
+def test_values_are_read_as_toml_and_otherwise_as_text() -> None:
+    found = parse_overrides(["--a", "3", "--b", "0.5", "--c", "[1, 2]", "--d", "some/path", "--e", "true", "--f=x=y"])
+    assert found == {"a": 3, "b": 0.5, "c": [1, 2], "d": "some/path", "e": True, "f": "x=y"}
+
+
+def test_constant_aggregation_divides_by_the_samplers_limit_unless_told_otherwise() -> None:
+    assert resolve("dr_grpo", {}, max_new_tokens=32).max_completion_tokens == 32
+    assert resolve("dr_grpo", {"max_completion_tokens": 100}, max_new_tokens=32).max_completion_tokens == 100
+    with pytest.raises(ValueError, match="set objective.max_completion_tokens"):
+        resolve("dr_grpo", {})
+    assert Recipe().objective.resolve(max_new_tokens=32).max_completion_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("preset", "aggregation", "scale", "clip_high", "exponent"),
+    [
+        ("grpo", "sequence", "std", 0.2, 0.0),
+        ("dr_grpo", "constant", "none", 0.2, 0.0),
+        ("dapo", "token", "std", 0.28, 0.0),
+        ("lambda_grpo", "token", "std", 0.2, 1.0),
+    ],
+)
+def test_presets_are_what_their_papers_say(
+    preset: str, aggregation: str, scale: str, clip_high: float, exponent: float
+) -> None:
+    objective = resolve(preset, {}, max_new_tokens=10)
+    assert (objective.aggregation, objective.scale) == (aggregation, scale)
+    assert (objective.clip_low, objective.clip_high) == (0.2, clip_high)
+    assert (objective.weight_exponent, objective.kl_coef) == (exponent, 0.0)
+
+
