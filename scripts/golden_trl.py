@@ -85,7 +85,9 @@ def _cases() -> list[Case]:
         for beta in (0.0, 0.04)
     ]
     cases += [
-        Case(**{**kind, "name": f"{kind['name']} in 3 micro-batches"}, old="given", beta=0.04, micro_batches=3)
+        Case(
+            **{**kind, "name": f"{kind['name']} in 3 micro-batches"}, old="given", beta=0.04, micro_batches=3
+        )
         for kind in kinds[:3]
     ]
     cases += [

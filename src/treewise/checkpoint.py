@@ -30,21 +30,22 @@ PREFIX = "step_"
 
 def save_model(model: nn.Module, tokenizer: Any, folder: Path, masters: dict[str, Tensor]) -> None:
     """Write a folder that transformers (or, with adapters, peft) loads, with master weights where there are any."""
-    if hasattr(model, "peft_config"):
-        model.save_pretrained(folder)  # type: ignore[operator]
-    else:
-        lm = causal_lm(model)
+    # Names that share a storage in the model share their master too.
+    by_storage = {p.data_ptr(): masters[name] for name, p in model.named_parameters() if name in masters}
+    adapted = hasattr(model, "peft_config")
+    lm: Any = model if adapted else causal_lm(model)
+    weights = {name: by_storage.get(t.data_ptr(), t).detach() for name, t in lm.state_dict().items()}
+    if not adapted:
         # Whether weights are tied is decided by storage. A config that says otherwise would tie them on loading.
         head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
-        if head is not None and head.weight.data_ptr() != embedding.weight.data_ptr():
+        if head.weight.data_ptr() != embedding.weight.data_ptr():
             lm.config.get_text_config().tie_word_embeddings = lm.config.tie_word_embeddings = False
-        # Names that share a storage in the model share their master too.
-        by_storage = {p.data_ptr(): masters[name] for name, p in model.named_parameters() if name in masters}
-        weights = {name: by_storage.get(t.data_ptr(), t) for name, t in lm.state_dict().items()}
-        lm.save_pretrained(folder, state_dict={name: t.detach() for name, t in weights.items()})
-        config = json.loads((folder / "config.json").read_text())
-        config["dtype"] = str(next(iter(masters.values())).dtype).removeprefix("torch.") if masters else config.get("dtype")
-        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    lm.save_pretrained(folder, state_dict=weights)
+    if not adapted:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        config["dtype"] = str(next(iter(masters.values())).dtype).removeprefix("torch.")
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     tokenizer.save_pretrained(folder)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from treewise.config import load_recipe, options, parse_overrides
 
+Overrides = dict[str, Any]
 
-def _train(arguments: argparse.Namespace, rest: list[str]) -> int:
-    overrides = parse_overrides(rest)
+# Everything else that begins with two dashes is an option of the recipe.
+FLAGS = ("--help", "--resume", "--dry-run", "--json", "--preset")
+
+
+def _train(arguments: argparse.Namespace, overrides: Overrides) -> int:
     if arguments.resume:
         if arguments.recipe:
             raise ValueError(f"--resume continues with the run's own recipe; leave out {arguments.recipe}")
@@ -29,16 +34,16 @@ def _train(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
+def _inspect(arguments: argparse.Namespace, overrides: Overrides) -> int:
+    if overrides:
+        raise ValueError(f"inspect takes no recipe options; leave out --{next(iter(overrides))}")
     from treewise.tables import inspect_command
 
     inspect_command(arguments.file, as_json=arguments.json)
     return 0
 
 
-def _explain(arguments: argparse.Namespace, rest: list[str]) -> int:
-    overrides = parse_overrides(rest)
+def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
     foreign = [name for name in overrides if not name.startswith("objective.")]
     if foreign:
         raise ValueError(f"explain takes --objective.… options only, not --{foreign[0]}")
@@ -49,11 +54,6 @@ def _explain(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     explain_command(arguments.file, recipe.objective.resolve(), as_json=arguments.json)
     return 0
-
-
-def _nothing_left(rest: list[str]) -> None:
-    if rest:
-        raise ValueError(f"unknown argument {rest[0]!r}")
 
 
 def _option_help() -> str:
@@ -103,11 +103,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The command's own words, and the recipe's `--section.field value` options in between."""
+    words, own, recipe = list(arguments), [], []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--") or word.partition("=")[0] in FLAGS:
+            own.append(word)
+            continue
+        recipe.append(word)
+        if "=" not in word and words and not words[0].startswith("--"):
+            recipe.append(words.pop(0))
+    return own, recipe
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors that the person can mend are one line on stderr and exit code 2."""
-    parsed, rest = _parser().parse_known_args(arguments)
+    own, recipe = _split(sys.argv[1:] if arguments is None else arguments)
+    parsed = _parser().parse_args(own)
     try:
-        return int(parsed.run(parsed, rest))
+        return int(parsed.run(parsed, parse_overrides(recipe)))
     except ValueError as error:
         print(f"treewise: {error}", file=sys.stderr)
         return 2

@@ -21,6 +21,7 @@ from treewise.tree import PrefixTree, build_tree
 from treewise.types import BoolArray, FloatArray, Group, Trajectory
 
 STD_EPSILON = 1e-4  # added to the standard deviation, as TRL and the paper's code do
+LARGEST_REWARD = 1e100
 SPREAD_TOLERANCE = 1e-6  # rewards closer than this are equal: their std would be rounding noise
 
 
@@ -28,12 +29,15 @@ def scored_rewards(rewards: Sequence[float | None]) -> tuple[FloatArray, BoolArr
     """The rewards as float64 `[G]` (nan without a verdict) and which trajectories are scored `[G]`.
 
     Raises:
-        ValueError: if a reward is nan or infinite. No verdict is `None`, never nan.
+        ValueError: if a reward is nan, infinite or so large that its square overflows. No verdict is `None`.
     """
     values = np.array([np.nan if reward is None else float(reward) for reward in rewards], dtype=np.float64)
     scored = np.array([reward is not None for reward in rewards], dtype=bool)
-    for number in np.flatnonzero(scored & ~np.isfinite(values)):
-        raise ValueError(f"reward {number} is {values[number]}; a missing verdict must be None")
+    for number in np.flatnonzero(scored & ~(np.abs(values) < LARGEST_REWARD)):
+        raise ValueError(
+            f"reward {number} of the group is {values[number]}: it must be finite and below {LARGEST_REWARD:g}, "
+            "and a missing verdict must be None"
+        )
     return values, scored
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from treewise.presets import Objective
 
-# exp of a larger log-ratio overflows float32 and turns a finite penalty's gradient into nan (0 · inf).
+# exp of a larger log-ratio overflows float32 and its gradient becomes nan (0 · inf). Such a token is beyond
+# repair by a gradient step; it keeps a finite value and gets no gradient.
 MAX_LOG_RATIO = 80.0
 
 
@@ -36,8 +37,8 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 
     Source: Schulman, "Approximating KL divergence" (2020); DeepSeekMath, arXiv 2402.03300, eq. 4.
     """
-    difference = ref_logprobs - logprobs
-    return difference.clamp(max=MAX_LOG_RATIO).exp() - difference - 1
+    difference = (ref_logprobs - logprobs).clamp(max=MAX_LOG_RATIO)
+    return difference.exp() - difference - 1
 
 
 class TokenTerms(NamedTuple):

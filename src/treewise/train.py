@@ -71,6 +71,7 @@ def train(
     else:
         session.optimizer.load_state_dict(state["optimizer"])
         checkpoint.restore_random_states(state["random"])
+        session.sampler.sync(session.policy.model, state["step"])
     assert run is not None
     records = track.Records(run, state["sizes"])
     display = Display(total=recipe.train.steps, done=state["step"])
@@ -297,4 +298,6 @@ def _finish(
         display.note(f"picture: {draw_run(run)}")
     except ImportError:
         display.note("no picture: matplotlib is not installed (pip install 'treewise[quickstart]')")
+    except ValueError as error:  # nothing to draw must not spoil a finished run
+        display.warn(f"no picture: {error}")
     display.note(f"model: {run / 'model'}  (transformers loads this folder)")

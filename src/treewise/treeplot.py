@@ -13,30 +13,25 @@ doesn't fit its box is cut.
 from __future__ import annotations
 
 import itertools
-import textwrap
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from treewise.analysis import GroupReport, ProcessSet, inspect_group
+from treewise.boxtext import CAPTION_SIZES, FONT, LONGEST, Fitted, fit, last_words, printable
 from treewise.records import RecordedGroup, RecordedTrajectory
 from treewise.types import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
+    from matplotlib.patches import Patch
 
 INK, MUTED, NEUTRAL = "#222222", "#6b6b6b", "#efeeea"
 WORSE, BETTER = "#d55e00", "#0072b2"  # from Okabe and Ito: distinct with every kind of colour blindness
-MONOSPACE = "DejaVu Sans Mono"  # comes with matplotlib; text of a fixed width can be fitted by counting
-CHARACTER, LINE = 0.602, 1.22  # width of a character and distance of lines, in font sizes
-SIZES = (11.0, 10.0, 9.0, 8.0, 7.0)  # points
-LONGEST = 2000  # characters of a text that are looked at; no box holds more
-PROMPT, REWARDS = 0.16, 0.065  # shares of the width for the prompt and the column of rewards
+PROMPT, REWARDS = 0.16, 0.075  # shares of the width for the prompt and the column of rewards
 PADDING = 5.0  # pixels between a box and its text
 
 
@@ -47,14 +42,6 @@ class Box(NamedTuple):
     y: float
     width: float
     height: float
-
-
-class Fitted(NamedTuple):
-    """A text broken into lines for a box; `upright`: read from bottom to top."""
-
-    text: str
-    size: float
-    upright: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +59,13 @@ class Layout:
     paths: dict[int, list[int]]
     edges: list[int]
     x: FloatArray
+
+
+def advantage_colours() -> Colormap:
+    """Vermilion (worse than the group's mean) over near-white to blue (better)."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("advantage", [WORSE, "#f5bd93", NEUTRAL, "#93c4e4", BETTER])
 
 
 def layout(sets: Sequence[ProcessSet]) -> Layout:
@@ -92,20 +86,6 @@ def layout(sets: Sequence[ProcessSet]) -> Layout:
     return Layout(sorted(paths, key=branches), paths, edges, x / max(x[-1], 1.0))
 
 
-@lru_cache(maxsize=4096)
-def _has_glyph(character: str) -> bool:
-    from matplotlib.font_manager import findfont, get_font
-
-    return bool(get_font(findfont(MONOSPACE)).get_char_index(ord(character)))
-
-
-def printable(text: str) -> str:
-    """Text for one line: ↵ for line breaks, · for other control characters, □ for what the font lacks."""
-    text = unicodedata.normalize("NFC", text[:LONGEST]).replace("\r\n", "\n").replace("\t", " ")
-    visible = ("·" if unicodedata.category(c).startswith("C") else c for c in text.replace("\n", "↵ "))
-    return "".join(c if _has_glyph(c) else "□" for c in visible)
-
-
 def set_text(
     found: ProcessSet, rows: Sequence[RecordedTrajectory], pieces: Sequence[Sequence[str] | None] | None
 ) -> str:
@@ -119,71 +99,127 @@ def set_text(
     return " ".join(str(token) for token in row.tokens[span][:LONGEST])
 
 
-def fit(text: str, width: float, height: float, *, point: float) -> Fitted | None:
-    """Break a text so that it fills a box of `width` × `height` pixels, as large as it fits, lying or upright.
-
-    A text too long for the smallest size is cut with an ellipsis. `None` if there is no room for a character.
-    """
-    text = text.strip() or ("␣" if text else "")
-    longest_word = max((len(word) for word in text.split()), default=0)
-    best, best_rank = None, (-1.0, 0.0)
-    for size, upright in itertools.product(SIZES, (False, True)):
-        along, across = (height, width) if upright else (width, height)
-        columns, lines = int(along / (CHARACTER * size * point)), int(across / (LINE * size * point))
-        if min(columns, lines, len(text)) < 1:
-            continue
-        broken = longest_word > columns
-        whole = textwrap.wrap(text, columns, break_on_hyphens=False)
-        cut = len(whole) > lines
-        if cut:
-            whole = textwrap.wrap(text, columns, max_lines=lines, placeholder="…", break_on_hyphens=False)
-        rank = (float(not cut and not broken), size - 2.0 * upright)
-        if cut or broken:  # show much of the text, and don't chop words
-            rank = (0.0, sum(map(len, whole)) * (0.5 if broken and columns < 8 else 1.0))
-        if rank > best_rank:
-            best, best_rank = Fitted("\n".join(whole), size, upright), rank
-    return best
+def _put(axes: Axes, x: float, y: float, fitted: Fitted, *, clip: Patch, **style: Any) -> None:
+    """Draw a fitted text with its upper left corner at x, y."""
+    axes.text(
+        x + (fitted.width / 2 if fitted.upright else 0.0),
+        y + fitted.height / 2,
+        fitted.text,
+        size=fitted.size,
+        rotation=90 if fitted.upright else 0,
+        ha="center" if fitted.upright else "left",
+        va="center",
+        family=FONT,
+        parse_math=False,
+        linespacing=1.2,
+        clip_on=True,
+        **style,
+    ).set_clip_path(clip)
 
 
-def _write(axes: Axes, box: Box, text: str, caption: str, colour: str) -> None:
-    """Fill a box with its text below a bold caption (left of it, where both stand upright)."""
+def _draw_box(axes: Axes, box: Box, text: str, *, face: Any, caption: str = "") -> None:
+    """A filled box, in it a bold caption where there is room for one, and below that the text."""
+    from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
     point = axes.figure.dpi / 72
-    clip = axes.add_patch(Rectangle((box.x, box.y), box.width, box.height, visible=False))
-    style = {"color": colour, "family": MONOSPACE, "parse_math": False, "linespacing": 1.0, "clip_on": True}
-    x, y, width, height = box.x + PADDING, box.y + 2, box.width - 2 * PADDING, box.height - 4
-    if width < LINE * SIZES[-1] * point:  # a column of one token: no room for padding
-        x, width = box.x, box.width
-    if caption:
-        for size in (9.0, 8.0, 7.0):
-            long, high = CHARACTER * size * point * len(caption), LINE * size * point
-            if long <= width and 2 * high <= height:
-                drawn = axes.text(x, y, caption, size=size, weight="bold", va="top", **style)
-                y, height = y + high, height - high
-                break
-            if high <= width and 2 * long <= height:
-                centre = x + width / 2
-                drawn = axes.text(
-                    centre, y, caption, size=size, weight="bold", va="top", ha="center", rotation=90, **style
-                )
-                y, height = y + long + PADDING, height - long - PADDING
-                break
-        else:
-            drawn = None
-        if drawn is not None:
-            drawn.set_clip_path(clip)
-    fitted = fit(text, width, height, point=point)
-    if fitted is None:
-        return
-    where = (x + width / 2, y + height / 2) if fitted.upright else (x, y + height / 2)
-    drawn = axes.text(
-        *where,
-        fitted.text,
-        size=fitted.size,
-        va="center",
-        ha="center" if fitted.upright else "left",
-        rotation=90 if fitted.upright else 0,
-        **style,
+    patch = axes.add_patch(
+        Rectangle((box.x, box.y), box.width, box.height, facecolor=face, edgecolor="white", linewidth=1.2)
     )
-    drawn.set_clip_path(clip)
+    luminance = float(np.dot(to_rgb(face), (0.299, 0.587, 0.114)))
+    colour = INK if luminance > 0.5 else "white"
+    across, down = min(PADDING, 0.1 * box.width), min(PADDING, 0.1 * box.height)
+    x, y, width, height = box.x + across, box.y + down, box.width - 2 * across, box.height - 2 * down
+    head = fit(caption, width, height / 2, point=point, sizes=CAPTION_SIZES)
+    if head is not None and head.whole:
+        _put(axes, x, y, head, clip=patch, color=colour, weight="bold")
+        y, height = y + head.height + 2.0, height - head.height - 2.0
+    body = fit(text, width, height, point=point)
+    if body is not None:
+        middle = (width - body.width) / 2 if body.upright else 0.0
+        _put(axes, x + middle, y + (height - body.height) / 2, body, clip=patch, color=colour)
+
+
+def draw_tree(
+    axes: Axes,
+    rows: Sequence[RecordedTrajectory],
+    *,
+    pieces: Sequence[Sequence[str] | None] | None = None,
+    prompt: str = "",
+) -> GroupReport:
+    """Draw the prefix tree of one group's scored answers into axes of a figure, which it fills.
+
+    Args:
+        axes: their size in pixels must be final.
+        rows: the group's trajectories.
+        pieces: per trajectory the text of each of its tokens, or None.
+        prompt: what all answers share.
+
+    Raises:
+        ValueError: if no trajectory has a verdict.
+    """
+    report = inspect_group(RecordedGroup("", tuple(rows)))
+    sets = report["sets"]
+    if not sets[0]["members"]:
+        raise ValueError("no trajectory of this group has a verdict; draw a group with rewards")
+    placed = layout(sets)
+    width, height = axes.bbox.width, axes.bbox.height
+    axes.set(xlim=(0, width), ylim=(height, 0), yticks=[])
+    left, right = PROMPT * width if prompt else 0.0, (1 - REWARDS) * width
+    x = dict(zip(placed.edges, left + placed.x * (right - left), strict=True))
+    step = height / len(placed.order)
+    line = {row: number for number, row in enumerate(placed.order)}
+    limit = max((abs(s["advantage"] or 0.0) for s in sets), default=0.0) or 1.0
+    colours = advantage_colours()
+
+    def colour(found: ProcessSet) -> Any:
+        return colours(0.5 + 0.5 * (found["advantage"] or 0.0) / limit)
+
+    if prompt:
+        text = printable(last_words(prompt, left, height, point=axes.figure.dpi / 72))
+        _draw_box(axes, Box(0, 0, left, height), text, face="#f8f8f6", caption="prompt")
+    for found in sets:
+        top = min(line[row] for row in found["members"])
+        start, end = x[found["start"]], x[found["end"]]
+        if end > start:
+            box = Box(start, top * step, end - start, found["size"] * step)
+            caption = f"{found['reward']:.2f} ×{found['size']}" if found["size"] > 1 else ""
+            text = printable(set_text(found, rows, pieces))
+            _draw_box(axes, box, text, face=colour(found), caption=caption)
+    for number, copies in itertools.groupby(placed.order, key=lambda row: placed.paths[row][-1]):
+        same = list(copies)
+        y = (line[same[0]] + len(same) / 2) * step
+        axes.plot([x[sets[number]["end"]], right + 8], [y, y], ":", color=MUTED, linewidth=0.8, zorder=0)
+        rewards = [rows[row].reward or 0.0 for row in same]
+        _draw_reward(axes, right + 14, y, rewards, face=colour(sets[number]), step=step)
+    _draw_scales(axes, placed, x, limit)
+    return report
+
+
+def _draw_reward(axes: Axes, x: float, y: float, rewards: Sequence[float], *, face: Any, step: float) -> None:
+    """The mark of answers with the same text, which may differ in reward; rows are `step` pixels high."""
+    size = min(10.0, 0.85 * len(rewards) * step / (axes.figure.dpi / 72))
+    axes.plot(x, y, "o", markersize=0.75 * size, color=face, markeredgecolor=MUTED, markeredgewidth=0.7)
+    text = f"{np.mean(rewards):.3g}" + (f" ×{len(rewards)}" if len(rewards) > 1 else "")
+    axes.text(x + 11, y, text, va="center", size=size)
+
+
+def _draw_scales(axes: Axes, placed: Layout, x: Mapping[int, float], limit: float) -> None:
+    """Ticks at token positions, and the key of the colours above the upper right corner."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    ticks = [0]
+    for edge in placed.edges:
+        if x[edge] - x[ticks[-1]] >= 28:
+            ticks.append(edge)
+    axes.set_xticks([x[tick] for tick in ticks], [str(tick) for tick in ticks])
+    axes.tick_params(length=3)
+    axes.spines[:].set_visible(False)
+    key = axes.inset_axes((1 - REWARDS - 0.25, 1.115, 0.25, 0.018))
+    scale = ScalarMappable(Normalize(-limit, limit), advantage_colours())
+    axes.figure.colorbar(scale, cax=key, orientation="horizontal", ticks=[-limit, 0, limit])
+    key.set_xticklabels([f"−{limit:.2g}", "0", f"+{limit:.2g}"])
+    key.tick_params(labelsize=9, length=2)
+    key.spines[:].set_visible(False)
+    key.set_title("process advantage", size=10, color=MUTED, pad=4)

@@ -102,9 +102,9 @@ class Worker:
     def _start(self) -> None:
         ours, theirs = Pipe()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        arguments = [str(theirs.fileno()), self._target, json.dumps(self._warm_up)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "treewise.reward.worker"]
-            + [str(theirs.fileno()), self._target, json.dumps(self._warm_up)],
+            [sys.executable, "-m", "treewise.reward.worker", *arguments],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # model output that a grader prints must not reach the terminal

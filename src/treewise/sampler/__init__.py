@@ -48,7 +48,7 @@ def check_requests(requests: Sequence[Request], sampling: Sampling, *, max_lengt
             outside its range.
     """
     if isinstance(sampling.stop, str):
-        raise ValueError(f"stop is the string {sampling.stop!r}: write a tuple of strings, ({sampling.stop!r},)")
+        raise ValueError(f"stop is the string {sampling.stop!r}: give a tuple of strings")
     if "" in sampling.stop:
         raise ValueError("a stop string is empty and would end every completion at once: remove it")
     for name, value, low, high in (
@@ -61,13 +61,13 @@ def check_requests(requests: Sequence[Request], sampling: Sampling, *, max_lengt
         if not low <= value <= high:
             raise ValueError(f"{name} is {value}: it must lie in [{low}, {high}]")
     if sampling.repetition_penalty <= 0:
-        raise ValueError(f"repetition_penalty is {sampling.repetition_penalty}: it must be above 0 (1 is off)")
+        raise ValueError(f"repetition_penalty is {sampling.repetition_penalty}: it must be above 0")
     for number, request in enumerate(requests):
         length = len(request.prefix)
         if length == 0:
-            raise ValueError(f"request {number} has an empty prefix: a model continues at least one token (BOS)")
+            raise ValueError(f"request {number} has an empty prefix: a model needs a token to continue (BOS)")
         if max_length is not None and length + sampling.max_new_tokens > max_length:
             raise ValueError(
-                f"request {number}: a prefix of {length} tokens and max_new_tokens {sampling.max_new_tokens} exceed "
-                f"the model's {max_length} positions: shorten the prompt or lower max_new_tokens"
+                f"request {number}: a prefix of {length} tokens and max_new_tokens {sampling.max_new_tokens} "
+                f"exceed the model's {max_length} positions: shorten the prompt or lower max_new_tokens"
             )

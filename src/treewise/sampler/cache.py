@@ -21,7 +21,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 
-class InPlaceLayer(CacheLayerMixin):
+class InPlaceLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values `[rows, heads, capacity, head size]`, of which `length` columns are set."""
 
     is_sliding = False
@@ -37,7 +37,9 @@ class InPlaceLayer(CacheLayerMixin):
         self.keys, self.values = self._allocate(key_states), self._allocate(value_states)
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[2]

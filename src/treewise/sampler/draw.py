@@ -19,7 +19,10 @@ from treewise.types import Sampling
 
 _BLOCK = 256
 
-def draw(logits: Tensor, uniforms: Tensor, temperature: float, *, filtered: Tensor | None = None) -> tuple[Tensor, Tensor]:
+
+def draw(
+    logits: Tensor, uniforms: Tensor, temperature: float, *, filtered: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Draws one token per row and gives its log-prob.
 
     `token = min { v : Σ_{w ≤ v} p_w > u · Σ_w p_w }` with `p = softmax(logits / temperature)`; temperature 0
@@ -63,7 +66,7 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
     """
     size = weights.shape[-1]
     whole = size - size % _BLOCK
-    sums = weights[:, :whole].unflatten(1, (-1, _BLOCK)).sum(dim=-1)
+    sums = weights[:, :whole].view(len(weights), -1, _BLOCK).sum(dim=-1)
     block, rest = _pass(torch.cat([sums, weights[:, whole:].sum(dim=-1, keepdim=True)], dim=1), uniforms)
     columns = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=weights.device)
     inside = weights.gather(1, columns.clamp_max(size - 1)).masked_fill(columns >= size, 0)
@@ -71,7 +74,7 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _pass(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Index `[rows]` of the entry whose share of the row's total holds `uniforms`, and where in it, in [0, 1)."""
+    """Index `[rows]` of the entry whose share of the row's total holds `uniforms`, and where in the share."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     total = cumulative[:, -1]
     # u · total may round up to total, which no entry passes

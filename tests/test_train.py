@@ -1,0 +1,406 @@
+"""The loop, end to end on a tiny model: it learns, resumes exactly, and says what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from folders import write_problems, write_tiny_model
+from safetensors.torch import load_file
+
+from treewise import checkpoint, cli
+from treewise.config import Recipe, load_recipe
+from treewise.train import Diverged, train
+from treewise.types import Problem
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def recipe(model: Path, tmp_path: Path, **overrides: Any) -> Recipe:
+    """Two problems × four short answers a step."""
+    problems = tmp_path / "problems.jsonl"
+    if not problems.exists():
+        write_problems(problems, 10)
+    return load_recipe(
+        None,
+        {
+            "model.path": str(model),
+            "model.dtype": "float32",
+            "data.source": str(problems),
+            "rollout.problems_per_step": 2,
+            "rollout.group_size": 4,
+            "rollout.max_new_tokens": 6,
+            "optimizer.learning_rate": 1e-2,
+            "train.steps": 4,
+            "train.save_every": 0,
+            "train.output": str(tmp_path / "runs"),
+            "train.name": "run",
+            **overrides,
+        },
+    )
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def share_of_a(completion: str) -> float:
+    """A reward that a tiny model can learn from: how much of the reply is the letter a."""
+    return completion.count("a") / 6
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "lambda_grpo"])
+def test_a_tiny_model_learns_what_is_rewarded(model: Path, tmp_path: Path, preset: str) -> None:
+    run = train(
+        recipe(model, tmp_path, **{"objective.preset": preset, "train.steps": 30, "train.updates_per_batch": 2}),
+        reward=share_of_a,
+    )
+    rewards = [row["reward"] for row in rows(run / "metrics.jsonl")]
+    assert sum(rewards[:3]) / 3 < 0.1
+    assert sum(rewards[-3:]) / 3 > 0.5
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(model: Path, tmp_path: Path) -> None:
+    runs = [
+        train(recipe(model, tmp_path, **{"train.name": name, "train.seed": seed}), reward=share_of_a)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    texts = [(run / "rollouts.jsonl").read_text() for run in runs]
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+    for name, tensor in weights(runs[0] / "model").items():
+        assert torch.equal(tensor, weights(runs[1] / "model")[name])
+
+
+def comparable(run: Path) -> list[dict[str, Any]]:
+    """Metrics without the times."""
+    return [{k: v for k, v in row.items() if "time" not in k} for row in rows(run / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_c06_d02_resuming_is_exact(model: Path, tmp_path: Path, lora: int, dtype: str) -> None:
+    if lora:
+        pytest.importorskip("peft")
+    options = {
+        "model.dtype": dtype, "lora.rank": lora, "train.save_every": 2, "objective.kl_coef": 0.1,
+        "train.keep_last": 9, "optimizer.schedule": "cosine", "rollout.problems_per_step": 3,
+        "eval.source": str(tmp_path / "problems.jsonl"), "eval.every": 2,
+    }  # fmt: skip
+    whole = train(recipe(model, tmp_path, **options, **{"train.name": "whole"}), reward=share_of_a)
+    half = tmp_path / "runs" / "half"
+    shutil.copytree(whole, half)
+    shutil.rmtree(half / "checkpoints" / "step_000004")
+    shutil.rmtree(half / "model")
+    train(resume=half, reward=share_of_a)
+    assert comparable(half) == comparable(whole)
+    assert (half / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
+    assert (half / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
+    for path in (whole / "model").glob("*.safetensors"):
+        resumed = load_file(half / "model" / path.name)
+        assert all(torch.equal(tensor, resumed[name]) for name, tensor in load_file(path).items())
+
+
+def test_resuming_can_add_steps(model: Path, tmp_path: Path) -> None:
+    run = train(recipe(model, tmp_path, **{"train.steps": 2}), reward=share_of_a)
+    with pytest.raises(ValueError, match="has done all of its 2 steps; give a larger --train.steps"):
+        train(resume=run, reward=share_of_a)
+    train(load_recipe(run / "config.json", {"train.steps": 3}), resume=run, reward=share_of_a)
+    assert [row["step"] for row in rows(run / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_d02_every_epoch_uses_every_problem_once(model: Path, tmp_path: Path) -> None:
+    run = train(recipe(model, tmp_path, **{"train.steps": 5}), reward=share_of_a)
+    seen = [row["problem"] for row in rows(run / "rollouts.jsonl") if row["index"] == 0]
+    assert sorted(seen) == sorted(str(n) for n in range(10))
+
+
+def test_d04_more_problems_per_step_than_there_are_is_an_error(model: Path, tmp_path: Path) -> None:
+    problems = [Problem("one", "1+1=?", "2")]
+    with pytest.raises(ValueError, match="2 different problems, but there are 1"):
+        train(recipe(model, tmp_path), problems=problems, reward=share_of_a)
+
+
+def test_a04_an_answer_without_verdict_is_left_out_and_shown(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = iter(range(10**6))
+
+    def sometimes_broken(completion: str) -> float | None:
+        number = next(calls)
+        if number % 4 == 0:
+            raise RuntimeError("grader is down")
+        return None if number % 4 == 1 else share_of_a(completion)
+
+    run = train(recipe(model, tmp_path, **{"train.steps": 1}), reward=sometimes_broken)
+    recorded = rows(run / "rollouts.jsonl")
+    assert [row["reward"] is None for row in recorded] == [True, True, False, False] * 2
+    assert recorded[0]["cause"] == "sometimes_broken: RuntimeError: grader is down"
+    assert rows(run / "metrics.jsonl")[0]["no_verdict"] == 4
+    assert "4 of 8 answers got no verdict" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a01_a05_a_step_without_signal_does_not_move_the_weights(model: Path, tmp_path: Path) -> None:
+    """Momentum would move them, so there is no optimizer step at all."""
+    run = train(
+        recipe(model, tmp_path, **{"train.steps": 2, "train.save_every": 1, "train.keep_last": 9}),
+        reward=lambda completion: 0.95,
+    )
+    for row in rows(run / "metrics.jsonl"):
+        assert (row["loss"], row["updates/empty"], row["frac_reward_zero_std"]) == (0.0, 1, 1.0)
+    for name, tensor in weights(run / "model").items():
+        assert torch.equal(tensor, weights(model)[name])
+
+
+def test_all_answers_without_verdict_are_survived(model: Path, tmp_path: Path) -> None:
+    run = train(recipe(model, tmp_path, **{"train.steps": 1}), reward=lambda completion: None)
+    row = rows(run / "metrics.jsonl")[0]
+    assert (row["reward"], row["updates/empty"], row["no_verdict"]) == (None, 1, 8)
+
+
+def test_p10_p13_the_first_update_has_ratio_1_and_the_second_does_not(model: Path, tmp_path: Path) -> None:
+    once = train(recipe(model, tmp_path, **{"train.steps": 1, "train.name": "once"}), reward=share_of_a)
+    twice = train(
+        recipe(
+            model,
+            tmp_path,
+            **{"train.steps": 1, "train.name": "twice", "train.updates_per_batch": 2, "optimizer.learning_rate": 0.05},
+        ),
+        reward=share_of_a,
+    )
+    assert rows(once / "metrics.jsonl")[0]["clip_ratio/region_mean"] == 0.0
+    assert rows(twice / "metrics.jsonl")[0]["clip_ratio/region_mean"] > 0.0
+
+
+def test_k01_the_kl_term_is_0_at_the_start(model: Path, tmp_path: Path) -> None:
+    for name, lora in (("full", 0), ("lora", 4)):
+        options = {"objective.kl_coef": 0.1, "lora.rank": lora, "train.steps": 1, "train.name": name}
+        run = train(recipe(model, tmp_path, **options), reward=share_of_a)
+        assert rows(run / "metrics.jsonl")[0]["kl"] == 0.0
+
+
+def test_the_sampler_and_the_trainer_agree_on_log_probs(model: Path, tmp_path: Path) -> None:
+    run = train(recipe(model, tmp_path, **{"rollout.temperature": 0.7}), reward=share_of_a)
+    for row in rows(run / "metrics.jsonl"):
+        assert row["sampling/sampling_logp_difference/max"] < 1e-4
+
+
+@pytest.mark.parametrize("attention", ["tree", "flat"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_memory_options_do_not_change_the_run(
+    model: Path, tmp_path: Path, attention: str, checkpointing: bool
+) -> None:
+    plain = train(recipe(model, tmp_path, **{"train.name": "plain"}), reward=share_of_a)
+    other = train(
+        recipe(
+            model,
+            tmp_path,
+            **{
+                "train.name": "other",
+                "model.attention": attention,
+                "model.gradient_checkpointing": checkpointing,
+                "train.token_budget": 24,
+                "rollout.max_rows": 3,
+            },
+        ),
+        reward=share_of_a,
+    )
+    for one, two in zip(comparable(plain), comparable(other), strict=True):
+        assert one["loss"] == pytest.approx(two["loss"], rel=1e-3, abs=1e-5)
+        assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=1e-3)
+
+
+def test_x03_non_finite_steps_are_skipped_and_a_row_of_them_stops(model: Path, tmp_path: Path) -> None:
+    options = {"train.max_skipped_steps": 2, "objective.preset": "dr_grpo", "train.save_every": 1}
+    with pytest.raises(Diverged, match="2 optimizer steps in a row"):
+        # Fine in float64, infinite in float32.
+        train(recipe(model, tmp_path, **options), reward=lambda completion: 1e60 * completion.count("a"))
+    run = tmp_path / "runs" / "run"
+    assert [row["updates/skipped"] for row in rows(run / "metrics.jsonl")] == [1, 1]
+    folder, _ = checkpoint.newest(run)
+    assert folder is not None
+    assert all(torch.equal(t, weights(model)[name]) for name, t in weights(folder / "model").items())
+
+
+def test_c03_c05_what_is_saved_gives_the_trained_log_probs(model: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    for tied in (True, False):
+        start = write_tiny_model(tmp_path / f"model_{tied}", tie_word_embeddings=tied)
+        name = f"tied_{tied}"
+        run = train(recipe(start, tmp_path, **{"train.name": name, "train.save_every": 4}), reward=share_of_a)
+        ids = torch.arange(3, 20)[None]
+        base, final, saved = (
+            AutoModelForCausalLM.from_pretrained(folder)(ids).logits
+            for folder in (start, run / "model", run / "checkpoints" / "step_000004" / "model")
+        )
+        assert torch.equal(final, saved)
+        assert (final - base).abs().max() > 1e-3
+
+
+def test_the_model_folder_of_a_bf16_run_holds_float32_master_weights(model: Path, tmp_path: Path) -> None:
+    run = train(recipe(model, tmp_path, **{"model.dtype": "bfloat16"}), reward=share_of_a)
+    saved = weights(run / "model")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+    embedding = saved["model.embed_tokens.weight"]
+    assert not torch.equal(embedding, embedding.bfloat16().float())
+
+
+SLOW_REWARD = """
+import time
+def reward(completion):
+    time.sleep(0.02)
+    return completion.count("a") / 6
+"""
+
+
+def start(model: Path, tmp_path: Path, **overrides: Any) -> subprocess.Popen[str]:
+    """`treewise train` in a process of its own."""
+    (tmp_path / "slow.py").write_text(SLOW_REWARD)
+    config = tmp_path / "recipe.json"
+    options = {"train.steps": 500, "train.save_every": 1, "train.keep_last": 2, **overrides}
+    options["reward"] = [{"function": f"{tmp_path / 'slow.py'}:reward"}]
+    config.write_text(recipe(model, tmp_path, **options).model_dump_json())
+    return subprocess.Popen(
+        [sys.executable, "-m", "treewise.cli", "train", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, tmp_path: Path) -> None:
+    process = start(model, tmp_path, **{"train.save_every": 0})
+    run = tmp_path / "runs" / "run"
+    metrics = run / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert f"treewise train --resume {run}" in output.replace("\n", "")
+    step = checkpoint.steps(run)[-1]
+    assert rows(metrics)[-1]["step"] == step
+    steps = load_recipe(run / "config.json", {"train.steps": step + 1})
+    train(steps, resume=run)
+    assert [row["step"] for row in rows(metrics)] == list(range(1, step + 2))
+
+
+def test_c01_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    process = start(model, tmp_path)
+    wait_for(lambda: len(checkpoint.steps(run)) >= 2, process)
+    for _ in range(2):
+        partial = run / "checkpoints"
+        # Saving takes much of this run's time: kill while a partial folder is there.
+        wait_for(lambda: any(p.name.endswith(".partial") for p in partial.iterdir()), process)
+        process.kill()
+        process.communicate()
+        folder, _ = checkpoint.newest(run)
+        assert folder is not None
+        step = int(folder.name.removeprefix("step_"))
+        recorded = [row["step"] for row in rows(run / "metrics.jsonl")]
+        assert step <= recorded[-1]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "treewise.cli", "train", "--resume", str(run)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        wait_for(lambda step=step: (checkpoint.steps(run) or [0])[-1] > step + 1, process)
+    process.kill()
+    process.communicate()
+    seen = [row["step"] for row in rows_of_whole_lines(run / "metrics.jsonl")]
+    assert seen == list(range(1, len(seen) + 1))
+
+
+def rows_of_whole_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "changed", "no manifest"])
+def test_c01_a_damaged_newest_checkpoint_is_skipped_by_name(
+    model: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"train.save_every": 2, "train.keep_last": 9}
+    run = train(recipe(model, tmp_path, **options), reward=share_of_a)
+    newest = checkpoint.folder_of(run, 4)
+    victim = newest / "trainer.pt"
+    if damage == "missing":
+        victim.unlink()
+    elif damage == "truncated":
+        victim.write_bytes(victim.read_bytes()[:-100])
+    elif damage == "changed":
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    else:
+        (newest / "manifest.json").unlink()
+    before = rows(run / "metrics.jsonl")
+    train(resume=run, reward=share_of_a)
+    assert "skipping checkpoint step_000004" in capsys.readouterr().out.replace("\n", " ")
+    assert comparable(run) == [{k: v for k, v in row.items() if "time" not in k} for row in before]
+
+
+def test_dry_run_prints_the_resolved_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--dry-run", "--train.steps", "7"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["train"]["steps"] == 7
+    assert printed == load_recipe(None, {"train.steps": 7}).model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--train.stpes", "3"], "the nearest is train.steps"),
+        (["train", "nowhere.toml"], "can't read recipe nowhere.toml"),
+        (["train", "--resume", "nowhere"], "can't read recipe nowhere/config.json"),
+        (["train", "--resume", "x", "--train.seed", "3"], "--train.seed can't change it"),
+        (["inspect", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["explain", "nowhere.jsonl", "--preset", "gpro"], "unknown preset 'gpro'"),
+        (["explain", "nowhere.jsonl", "--preset", "grpo", "--train.steps", "3"], "--objective.… options only"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("treewise: ")
+    assert "Traceback" not in error
+
+
+def test_the_run_folder_says_what_was_run(model: Path, tmp_path: Path) -> None:
+    chosen = recipe(model, tmp_path)
+    run = train(chosen, reward=share_of_a)
+    assert load_recipe(run / "config.json") == chosen
+    versions = json.loads((run / "versions.json").read_text())
+    assert versions["packages"]["torch"] == torch.__version__
+    assert "commit" in versions
+    with pytest.raises(ValueError, match="the run folder .* exists; continue it with --resume"):
+        train(chosen, reward=share_of_a)
