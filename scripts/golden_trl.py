@@ -14,6 +14,7 @@ How TRL is called so that its definitions and ours are the same one:
     bnpo        mean over the tokens of a micro-batch: one micro-batch
     lambda_grpo dapo with the advantages a/|λ| per token, which TRL accepts from subclasses; β = 0, because
                 TRL would leave the KL term unweighted
+    β ≠ 0       `use_bias_correction_kl = False`: k3 itself; TRL's default multiplies it by the ratio
 
 The first part of the file is about log-probs (float64 leaves in the place of the model's, loss and
 ∂loss/∂logprob); the second about a Llama whose weights are a formula (loss and every parameter's gradient).
@@ -22,6 +23,7 @@ The first part of the file is about log-probs (float64 leaves in the place of th
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -101,6 +103,7 @@ def _cases() -> list[Case]:
 CASES = _cases()
 MODEL_CASES = [case for case in CASES if case.old == "given" and case.micro_batches == 1 and not case.missing]
 TEMPERATURE = 0.7  # of the model cases
+REFERENCE_SHIFT = 0.05  # the reference of the model cases is llama(0.05)
 
 
 def sizes() -> list[list[int]]:
@@ -127,8 +130,8 @@ def perturbed(rows: list[list[float]], seed: int, width: float) -> list[list[flo
     return [[round(x + float(generator.uniform(-width, width)), 4) for x in row] for row in rows]
 
 
-def llama() -> Any:
-    """A two-layer Llama in float32 whose weights are sin of their index, so that any machine can rebuild it."""
+def llama(shift: float = 0.0) -> Any:
+    """A float32 Llama whose weights are the sine of (index + `shift`), which any machine can rebuild."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -148,7 +151,7 @@ def llama() -> Any:
     model = LlamaForCausalLM(config).float()
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            wave = torch.sin(torch.arange(parameter.numel(), dtype=torch.float64) * 0.37 + number)
+            wave = torch.sin(torch.arange(parameter.numel(), dtype=torch.float64) * 0.37 + number + shift)
             base = 1.0 if parameter.ndim == 1 else 0.0  # norms stay near 1
             parameter.copy_((base + 0.4 * wave).reshape(parameter.shape))
     return model
@@ -180,12 +183,15 @@ def tokenizer() -> Any:
 
 
 @contextmanager
-def trainer(case: Case, *, temperature: float) -> Any:
+def trainer(case: Case, *, temperature: float, shift: float = 0.0) -> Any:
     """TRL's trainer around `llama()`, replaying the batch of this file; train mode, nothing written."""
     import torch
+    import transformers
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns of `rollout_func`
+    transformers.utils.logging.disable_progress_bar()
     rewards = [r for group in (MISSING if case.missing else REWARDS) for r in group]
 
     def replay(prompts: list[str], _: Any) -> dict[str, Any]:
@@ -201,7 +207,7 @@ def trainer(case: Case, *, temperature: float) -> Any:
         return rewards
 
     with tempfile.TemporaryDirectory() as folder:
-        llama().save_pretrained(folder)  # TRL loads its reference model by name, so a folder it is
+        llama(shift).save_pretrained(folder)  # TRL loads its reference model by name, so a folder it is
         arguments = GRPOConfig(
             output_dir=folder,
             model_init_kwargs={"dtype": "float32"},
@@ -215,6 +221,7 @@ def trainer(case: Case, *, temperature: float) -> Any:
             epsilon_high=case.epsilon_high,
             scale_rewards=case.scale_rewards,
             temperature=temperature,
+            use_bias_correction_kl=False,  # by default TRL multiplies k3 by the ratio
             bf16=False,
             use_cpu=True,
             gradient_checkpointing=False,
@@ -299,12 +306,12 @@ def model_case(case: Case, batch: dict[str, Any]) -> dict[str, Any]:
         return {**asdict(case), "loss": float(loss), "grad": projections(made.model)}
 
 
-def model_logprobs() -> list[list[float]]:
+def model_logprobs(shift: float = 0.0) -> list[list[float]]:
     """The Llama's log-probs of all completion tokens under `TEMPERATURE`, by TRL."""
     import torch
 
     case = Case(name="", loss_type="dapo", old="same")
-    with trainer(case, temperature=TEMPERATURE) as made, torch.no_grad():
+    with trainer(case, temperature=TEMPERATURE, shift=shift) as made, torch.no_grad():
         inputs = _inputs(made, case, [], [], torch.float32)
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -338,7 +345,7 @@ def build(progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
         "ref_logprobs": perturbed(scores, 3, 0.7),
         "model_logprobs": model_scores,
         "model_old_logprobs": perturbed(model_scores, 4, 0.5),
-        "model_ref_logprobs": perturbed(model_scores, 5, 0.7),
+        "model_ref_logprobs": model_logprobs(REFERENCE_SHIFT),
     }
     cases = []
     for case in CASES:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-import oracle
-import tiny
 import torch
-from oracle import Row
 from torch import Tensor
 
+import oracle
+import tiny
+from oracle import Row
 from treewise.credit import CreditedGroup, credit_group, denominator
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy
@@ -77,7 +77,7 @@ def by_oracle(
 
 
 def assert_close(found: Step, expected: Step, *, tolerance: float) -> None:
-    """Loss and each parameter's gradient, relative (to the largest gradient for parameters that have ~none)."""
+    """Loss and each parameter's gradient, relative; sizes below 1e-3 of the largest gradient count as that."""
     assert abs(found.loss - expected.loss) <= tolerance * max(abs(expected.loss), 1e-3), (
         found.loss,
         expected.loss,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "scripts"))  # the golden files' makers
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the network
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

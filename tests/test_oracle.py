@@ -12,10 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
-import tiny
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracle
+import tiny
 from compare import (
     UNLIMITED,
     Rows,
@@ -27,10 +30,7 @@ from compare import (
     micro_batch,
     objectives,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from oracle import Row
-
 from treewise import attention
 from treewise.policy import Path, Policy, flat_reason, self_check
 from treewise.presets import resolve
@@ -40,6 +40,7 @@ EXACT, ROUNDED = 1e-9, 1e-6
 TEMPERATURE = 0.8
 PATHS: tuple[Path, ...] = ("tree", "flat")
 PRESETS = tuple(objectives())
+EVERY_SHAPE = tuple(tiny.SHAPES.values())
 BUDGETS = (1, 30, UNLIMITED)
 
 # The policy's own old log-probs (ratio 1), others nearby (no clip), others far away (clips on both sides).
@@ -50,7 +51,7 @@ FLAT_FAMILIES = [name for name in tiny.FAMILIES if flat_reason(tiny.config(name)
 
 
 def policy(model: Any, path: Path, **options: Any) -> Policy:
-    """On a copy, because the tree path changes the model's attention; the reference is another random model."""
+    """Around a copy, because the tree path changes the model's attention."""
     defaults = {"temperature": TEMPERATURE, "vocab_size": tiny.VOCABULARY, "path": path}
     made = Policy(model=copy.deepcopy(model), **{**defaults, **options})
     if not hasattr(model, "peft_config"):
@@ -85,11 +86,8 @@ def scored_by(model: Any, rows: Rows, *, field: str, width: float = 0.0) -> list
     return [[replace(row, **{field: values(row)}) for row in group] for group in rows]
 
 
-def batch_of(
-    model: Any, shapes: Rows = tuple(tiny.SHAPES.values()), *, old: float | None, kl: bool
-) -> list[list[Row]]:
-    """Groups as one optimizer step: by default, all of `tiny.SHAPES`."""
-    rows = shapes
+def batch_of(model: Any, rows: Rows = EVERY_SHAPE, *, old: float | None, kl: bool) -> list[list[Row]]:
+    """One optimizer step: old log-probs within ±`old` of the model's own, and those of a reference."""
     if old is not None:
         rows = scored_by(model, rows, width=old, field="old")
     if kl:
@@ -284,7 +282,7 @@ def test_families_with_other_layers_equal_the_oracle_on_the_flat_path(family: st
 # Mixtral's layers are ordinary; it is not on the list because of its router's auxiliary loss.
 @pytest.mark.parametrize("family", [name for name in FLAT_FAMILIES if name != "mixtral"])
 def test_the_tree_path_refuses_families_that_it_would_get_wrong(family: str) -> None:
-    batch = micro_batch(list(tiny.SHAPES.values()), resolve("dapo", {}))
+    batch = micro_batch(EVERY_SHAPE, resolve("dapo", {}))
     with pytest.raises(ValueError):
         self_check(policy(tiny.model(family), "tree"), batch, tolerance=1e-2)
 
@@ -307,7 +305,7 @@ def positions_only(model: Any) -> Any:
 
 @pytest.mark.parametrize("broken", [swallow_tree, positions_only])
 def test_the_self_check_catches_a_model_that_ignores_our_mask(broken: Any) -> None:
-    batch = micro_batch(list(tiny.SHAPES.values()), resolve("dapo", {}))
+    batch = micro_batch(EVERY_SHAPE, resolve("dapo", {}))
     here = policy(tiny.model("llama"), "tree")
     self_check(here, batch, tolerance=1e-5)
     broken(here.model)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from oracle import Row
 from torch import nn
 
+from oracle import Row
 from treewise.types import Group, Problem, Trajectory
 
 VOCABULARY = 40
@@ -168,7 +168,7 @@ SHAPES: dict[str, list[Row]] = {
     "prefixes": _group(
         [4], ([24], 0.0), ([24, 25], 1.0), ([24, 25, 26], 0.0), ([24, 25, 26, 24, 25, 26], 1.0)
     ),
-    "environment": _episodes(  # rows 0 and 1 share an observation, row 2 sampled the tokens that row 0 was given
+    "environment": _episodes(  # rows 0 and 1 share an observation; row 2 sampled what row 0 was given
         [10, 11],
         ([30, 31, 32, 33], [1, 0, 0, 1], 1.0),
         ([30, 31, 32, 34, 35], [1, 0, 0, 1, 1], 0.0),

@@ -71,7 +71,7 @@ def fit(
         lines = textwrap.wrap(text, columns, break_on_hyphens=False)
         whole = len(lines) <= most and longest_word <= columns
         if len(lines) > most:
-            lines = textwrap.wrap(text, columns, max_lines=most, placeholder="…", break_on_hyphens=False)
+            lines = [*lines[: most - 1], f"{lines[most - 1][: columns - 1]}…"]
         if longest_word > columns and columns < 8 and (upright or len(lines) > 2 or columns < 4):
             continue  # a column of single letters says nothing
         # A whole text as large as possible, lying if that costs at most two points; else much of the text.

@@ -61,6 +61,11 @@ def _legend(axes: Axes, **where: Any) -> None:
         entry.set_parse_math(False)
 
 
+def _label_steps(axes: Axes) -> None:
+    axes.set_xlabel("step")
+    axes.locator_params(axis="x", integer=True)
+
+
 def _draw_rewards(axes: Axes, curves: Curves) -> None:
     """Training reward per step, its running mean, and the held-out scores with their intervals."""
     if len(curves.steps):
@@ -83,7 +88,7 @@ def _draw_rewards(axes: Axes, curves: Curves) -> None:
             elinewidth=1.8,
             label=f"held-out {printable(name)}: {change}",
         )
-    axes.set_xlabel("step")
+    _label_steps(axes)
 
 
 def _draw_group(figure: Figure, group: Candidate) -> None:
@@ -158,7 +163,7 @@ def _draw_methods(
         axes.plot(
             steps, mean, color=colour, linewidth=2.6, marker=marker, label=f"{printable(label)}: {change}"
         )
-    axes.set_xlabel("step")
+    _label_steps(axes)
     axes.set_title(
         printable(title), loc="left", size=13, weight="bold", pad=14 + 20 * len(methods), parse_math=False
     )
