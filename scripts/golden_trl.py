@@ -87,14 +87,11 @@ def _cases() -> list[Case]:
         for beta in (0.0, 0.04)
     ]
     cases += [
-        Case(
-            **{**kind, "name": f"{kind['name']} in 3 micro-batches"}, old="given", beta=0.04, micro_batches=3
-        )
+        Case(**{**kind, "name": f"{kind['name']} in 3 micro-batches"}, old="given", beta=0.04, micro_batches=3)
         for kind in kinds[:3]
     ]
     cases += [
-        Case(name=f"lambda_grpo old={old}", loss_type="dapo", old=old, weighted=True)
-        for old in ("same", "given")
+        Case(name=f"lambda_grpo old={old}", loss_type="dapo", old=old, weighted=True) for old in ("same", "given")
     ]
     cases.append(Case(name="dapo without some verdicts", loss_type="dapo", old="given", missing=True))
     return cases
@@ -119,9 +116,7 @@ def sizes() -> list[list[int]]:
 def logprobs(seed: int, low: float, high: float) -> list[list[float]]:
     """Numbers to stand for log-probs, one per completion token, rounded so that JSON holds them exactly."""
     generator = np.random.default_rng(seed)
-    return [
-        [round(float(x), 4) for x in generator.uniform(low, high, len(c))] for g in COMPLETIONS for c in g
-    ]
+    return [[round(float(x), 4) for x in generator.uniform(low, high, len(c))] for g in COMPLETIONS for c in g]
 
 
 def perturbed(rows: list[list[float]], seed: int, width: float) -> list[list[float]]:

@@ -26,7 +26,7 @@ def render() -> str:
             lines += [f"\n## {head}\n", f"{title.strip()}\n", "| option | default | |", "|---|---|---|"]
         shown = "" if default is None or default in ((), {}) else f"`{default}`"
         if head == "reward":
-            shown = "`[{function = \"…\", weight = 1}]`"
+            shown = '`[{function = "…", weight = 1}]`'
         lines.append(f"| `{name}` | {shown} | {text.replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"
 

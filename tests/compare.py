@@ -33,8 +33,7 @@ class Step(NamedTuple):
 def objectives(**options: Any) -> dict[str, Objective]:
     """Every preset with the same options on top."""
     return {
-        name: resolve(name, options | ({"max_completion_tokens": 7} if name == "dr_grpo" else {}))
-        for name in PRESETS
+        name: resolve(name, options | ({"max_completion_tokens": 7} if name == "dr_grpo" else {})) for name in PRESETS
     }
 
 

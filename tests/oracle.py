@@ -72,9 +72,7 @@ def process_set_size(group: Sequence[Row], row: Row, t: int) -> int:
     return count
 
 
-def logprobs(
-    model: Any, row: Row, *, temperature: float = 1.0, vocab_size: int | None = None
-) -> list[Tensor]:
+def logprobs(model: Any, row: Row, *, temperature: float = 1.0, vocab_size: int | None = None) -> list[Tensor]:
     """log π of every sampled token of one trajectory, each a scalar with graph."""
     ids = torch.tensor([[*row.prompt, *row.completion]])
     logits = model(input_ids=ids, use_cache=False).logits[0]
@@ -97,9 +95,7 @@ def divisor(groups: Sequence[Sequence[Row]], options: Mapping[str, Any]) -> floa
     return float(len(rows) * options["max_completion_tokens"])
 
 
-def token_term(
-    logp: Tensor, old: Tensor, ref: Tensor | None, advantage: float, options: Mapping[str, Any]
-) -> Tensor:
+def token_term(logp: Tensor, old: Tensor, ref: Tensor | None, advantage: float, options: Mapping[str, Any]) -> Tensor:
     """min(ρ·a, clip(ρ)·a) − β·k3 of one token."""
     ratio = torch.exp(logp - old)
     low, high = 1 - options["clip_low"], 1 + options["clip_high"]
@@ -129,9 +125,7 @@ def loss(
 
     `options`: scale, aggregation, weight_exponent, clip_low, clip_high, kl_coef, max_completion_tokens.
     """
-    total = sum(
-        (parameter.sum() * 0 for parameter in model.parameters()), torch.tensor(0.0, dtype=torch.float64)
-    )
+    total = sum((parameter.sum() * 0 for parameter in model.parameters()), torch.tensor(0.0, dtype=torch.float64))
     divide_by = divisor(groups, options)
     for group in groups:
         rows = scored(group)

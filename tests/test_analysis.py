@@ -19,7 +19,8 @@ from treewise.analysis import GroupReport, inspect_group, tree_statistics
 from treewise.explain import LossReport, explain_groups
 from treewise.presets import PRESETS, Objective, resolve
 from treewise.records import RecordedGroup, RecordedTrajectory, read_groups
-from treewise.tables import explain_command, inert, inspect_command, render_inspect
+from treewise.tables import explain_command, inspect_command, render_inspect
+from treewise.text import inert
 from treewise.tree import build_tree
 
 Row = dict[str, Any]
@@ -27,9 +28,7 @@ Row = dict[str, Any]
 
 def write(path: Path, *rows: Row | str) -> Path:
     file = path / "rollouts.jsonl"
-    file.write_text(
-        "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8"
-    )
+    file.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
     return file
 
 
@@ -104,9 +103,7 @@ def test_line_of_a_run_folder_is_read(tmp_path: Path) -> None:
 
 
 def test_what_stands_at_mask_0_is_ignored(tmp_path: Path) -> None:
-    line = (
-        '{"group": 1, "tokens": [5, 6, 7], "mask": [1, 0, false], "logprobs": [-1, null, NaN], "reward": 1}'
-    )
+    line = '{"group": 1, "tokens": [5, 6, 7], "mask": [1, 0, false], "logprobs": [-1, null, NaN], "reward": 1}'
     ((only,),) = (group.trajectories for group in read_groups(write(tmp_path, line)))
     assert only.logprobs is not None
     assert only.logprobs.tolist() == [-1.0, 0.0, 0.0]
@@ -145,9 +142,7 @@ def test_what_stands_at_mask_0_is_ignored(tmp_path: Path) -> None:
         (row([1], 1, text=["a"]), '"text" is'),
     ],
 )
-def test_wrong_row_is_an_error_that_names_its_line_and_value(
-    tmp_path: Path, line: Row | str, message: str
-) -> None:
+def test_wrong_row_is_an_error_that_names_its_line_and_value(tmp_path: Path, line: Row | str, message: str) -> None:
     file = write(tmp_path, row([1], 1), line)
     with pytest.raises(ValueError) as error:
         read_groups(file)
@@ -274,18 +269,14 @@ def test_missing_verdict_is_in_no_set_and_keeps_its_row_number() -> None:
 def test_single_verdict_has_advantage_zero_and_deviation_zero() -> None:
     report = inspect_group(recorded(row([1, 2], 0.7), row([1, 3], None)))
     assert (report["mean"], report["std"], report["advantages"]) == (0.7, 0.0, [0.0, None])
-    assert report["sets"] == [
-        {"start": 0, "end": 2, "members": [0], "size": 1, "reward": 0.7, "advantage": 0.0}
-    ]
+    assert report["sets"] == [{"start": 0, "end": 2, "members": [0], "size": 1, "reward": 0.7, "advantage": 0.0}]
     assert (report["path_depth"], report["shared_proportion"], report["flat"]) == (1.0, 0.0, True)
 
 
 def test_group_without_verdict_has_an_empty_root_and_no_figures() -> None:
     report = inspect_group(recorded(row([1, 2], None), row([1, 3], None)))
     assert (report["mean"], report["std"], report["advantages"]) == (None, None, [None, None])
-    assert report["sets"] == [
-        {"start": 0, "end": 0, "members": [], "size": 0, "reward": None, "advantage": None}
-    ]
+    assert report["sets"] == [{"start": 0, "end": 0, "members": [], "size": 0, "reward": None, "advantage": None}]
     assert report["path_depth"] is None
     assert report["intermediate_proportion"] is None
     assert report["shared_proportion"] is None
@@ -302,9 +293,7 @@ def test_equal_rewards_give_advantages_of_exactly_zero() -> None:
 def test_a08_trajectory_masked_from_end_to_end_leaves_its_group() -> None:
     rows = [row([1], 1), row([1, 2], 1, mask=[0, 0]), row([3], 0), row([4], 0)]
     report = inspect_group(recorded(*rows))
-    assert (
-        report["advantages"] == inspect_group(recorded(rows[0], row([1, 2], None), *rows[2:]))["advantages"]
-    )
+    assert report["advantages"] == inspect_group(recorded(rows[0], row([1, 2], None), *rows[2:]))["advantages"]
     assert report["advantages"][1] is None
 
 
@@ -373,9 +362,7 @@ def naive_report(answers: Answers) -> dict[str, Any]:
 
 def report_of(answers: Answers) -> GroupReport:
     return inspect_group(
-        recorded(
-            *(row([token for token, _ in p], reward, mask=[mark for _, mark in p]) for p, reward in answers)
-        )
+        recorded(*(row([token for token, _ in p], reward, mask=[mark for _, mark in p]) for p, reward in answers))
     )
 
 
@@ -420,9 +407,7 @@ def test_statistics_are_the_same_with_and_without_the_prompt(answers: Answers) -
     tokens = [[token for token, _ in pairs] for pairs, _ in answers]
     marks = [[bool(mark) for _, mark in pairs] for pairs, _ in answers]
     without = tree_statistics(build_tree(tokens, marks))
-    with_prompt = tree_statistics(
-        build_tree([[7, 8, *row] for row in tokens], [[False, False, *row] for row in marks])
-    )
+    with_prompt = tree_statistics(build_tree([[7, 8, *row] for row in tokens], [[False, False, *row] for row in marks]))
     assert with_prompt == without
 
 
@@ -564,9 +549,7 @@ def test_old_logprobs_alone_are_an_error() -> None:
 @pytest.mark.parametrize("kl_coef", [0.0, 0.04])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_terms_sum_to_loss_times_denominator_and_grad_is_its_derivative(preset: str, kl_coef: float) -> None:
-    options: dict[str, Any] = {"kl_coef": kl_coef} | (
-        {"max_completion_tokens": 9} if preset == "dr_grpo" else {}
-    )
+    options: dict[str, Any] = {"kl_coef": kl_coef} | ({"max_completion_tokens": 9} if preset == "dr_grpo" else {})
     objective = resolve(preset, options)
 
     def rows(nudge: float = 0.0) -> list[RecordedGroup]:
@@ -576,10 +559,7 @@ def test_terms_sum_to_loss_times_denominator_and_grad_is_its_derivative(preset: 
             row(
                 a,
                 r,
-                **{
-                    k: rng.normal(-1, 0.3, len(a)).tolist()
-                    for k in ("logprobs", "old_logprobs", "ref_logprobs")
-                },
+                **{k: rng.normal(-1, 0.3, len(a)).tolist() for k in ("logprobs", "old_logprobs", "ref_logprobs")},
             )
             for a, r in zip(answers, [0, 1, 0.5, 1, None, 0], strict=True)
         ]
@@ -589,9 +569,9 @@ def test_terms_sum_to_loss_times_denominator_and_grad_is_its_derivative(preset: 
     report = explain_groups(rows(), objective)
     assert total_of(report) == pytest.approx(report["loss"] * report["denominator"], abs=1e-12)
     step = 1e-6
-    slope = (
-        explain_groups(rows(step), objective)["loss"] - explain_groups(rows(-step), objective)["loss"]
-    ) / (2 * step)
+    slope = (explain_groups(rows(step), objective)["loss"] - explain_groups(rows(-step), objective)["loss"]) / (
+        2 * step
+    )
     copies = [report["trajectories"][n] for n in (1, 7)]  # the answer is in both groups
     assert sum(t["grad"][2] for t in copies if t is not None) == pytest.approx(slope, abs=1e-8)
 
@@ -637,9 +617,7 @@ def test_tables_show_the_tree_and_the_tokens(tmp_path: Path, capsys: pytest.Capt
 
 def test_hostile_text_is_inert(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     hostile = "\x1b[2J\x07\r\n[bold red]\u202e\u2028 ok \ud800" + "x" * 10_000
-    file = write(
-        tmp_path, row([1], 1, text=hostile) | {"group": hostile}, row([2], 0, text="") | {"group": hostile}
-    )
+    file = write(tmp_path, row([1], 1, text=hostile) | {"group": hostile}, row([2], 0, text="") | {"group": hostile})
     for show in (
         lambda: inspect_command(file, as_json=False),
         lambda: explain_command(file, resolve("grpo", {}), as_json=False),
@@ -666,13 +644,8 @@ def test_deep_trees_fit_the_window() -> None:
     assert sum("ends" in line for line in lines) == 39
 
 
-def test_long_answers_are_cut_in_the_table_of_tokens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        row(range(500), n, logprobs=(-np.arange(500.0) - 1).tolist(), old_logprobs=[-1.0] * 500)
-        for n in (0, 1)
-    ]
+def test_long_answers_are_cut_in_the_table_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row(range(500), n, logprobs=(-np.arange(500.0) - 1).tolist(), old_logprobs=[-1.0] * 500) for n in (0, 1)]
     explain_command(write(tmp_path, *rows), Objective(clip_low=0.2), as_json=False)
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) < 120

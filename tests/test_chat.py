@@ -47,9 +47,7 @@ def byte_level(special: list[str], *, plain: list[str] | None = None, bos: str |
     tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in plain or []])
     if bos:
         number = tokenizer.token_to_id(bos)
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", special_tokens=[(bos, number)]
-        )
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, number)])
     return tokenizer
 
 
@@ -179,9 +177,7 @@ def test_t05_control_tokens_in_messages_stay_text(
 
 @pytest.mark.parametrize("text", FORGED)
 @pytest.mark.parametrize("name", ["chatml", "llama", "deepseek"])
-def test_t05_control_tokens_in_text_prompts_stay_text(
-    name: str, text: str, request: pytest.FixtureRequest
-) -> None:
+def test_t05_control_tokens_in_text_prompts_stay_text(name: str, text: str, request: pytest.FixtureRequest) -> None:
     tokenizer = request.getfixturevalue(name)
     ids = Chat(tokenizer).encode_prompt(text)
     assert control_ids(tokenizer, ids) == control_ids(tokenizer, Chat(tokenizer).encode_prompt("benign"))
@@ -257,13 +253,9 @@ def test_t04_the_text_that_the_template_opens_for_the_reply_is_exposed(
         ),
     ],
 )
-def test_the_prefill_is_told_from_the_header(
-    past: str, opened: str, options: dict[str, Any], prefill: str
-) -> None:
+def test_the_prefill_is_told_from_the_header(past: str, opened: str, options: dict[str, Any], prefill: str) -> None:
     template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-        + past
-        + "{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}" + past + "{% endif %}"
         "{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n" + opened + "{% endif %}"
     ).replace("\\n", "\n")

@@ -123,5 +123,3 @@ def test_presets_are_what_their_papers_say(
     assert (objective.aggregation, objective.scale) == (aggregation, scale)
     assert (objective.clip_low, objective.clip_high) == (0.2, clip_high)
     assert (objective.weight_exponent, objective.kl_coef) == (exponent, 0.0)
-
-

@@ -210,9 +210,7 @@ def test_a08_trajectory_that_left_the_group_changes_the_statistics_of_the_rest()
 
 
 def test_a11_advantages_are_normalised_once() -> None:
-    assert group_advantages([1.0, 0.0, 0.0, 0.0]).tolist() == pytest.approx(
-        [1.49970] + [-0.49990] * 3, abs=1e-5
-    )
+    assert group_advantages([1.0, 0.0, 0.0, 0.0]).tolist() == pytest.approx([1.49970] + [-0.49990] * 3, abs=1e-5)
 
 
 def test_a12_constant_rewards_have_deviation_zero_and_close_ones_do_not() -> None:
@@ -392,9 +390,7 @@ def test_l09_constant_length_divides_by_trajectories_times_maximum() -> None:
 def test_l12_advantages_follow_their_answer_in_any_order() -> None:
     first, second = group([[3], [4]], [1.0, 0.0]), group([[3], [4]], [0.0, 1.0], prompt=(9,))
     _, gradient = on_policy_loss([first, second], resolve("dapo", {}))
-    assert [-4 * slope for slope in gradient] == pytest.approx(
-        [0.70701, -0.70701, -0.70701, 0.70701], abs=1e-5
-    )
+    assert [-4 * slope for slope in gradient] == pytest.approx([0.70701, -0.70701, -0.70701, 0.70701], abs=1e-5)
     _, swapped = on_policy_loss([second, first], resolve("dapo", {}))
     assert swapped == gradient[2:] + gradient[:2]
 

@@ -32,9 +32,7 @@ def jsonl(folder: Path, *rows: Any, name: str = "data.jsonl") -> str:
         (["label", "answer", "problem", "prompt"], "prompt", "answer"),
     ],
 )
-def test_columns_are_found_in_a_fixed_order(
-    tmp_path: Path, columns: list[str], prompt: str, answer: str
-) -> None:
+def test_columns_are_found_in_a_fixed_order(tmp_path: Path, columns: list[str], prompt: str, answer: str) -> None:
     source = jsonl(tmp_path, {name: f"the {name}" for name in columns})
     [problem], description = load_problems(source)
     assert (problem.prompt, problem.answer) == (f"the {prompt}", f"the {answer}")
@@ -74,9 +72,7 @@ def test_info_joins_the_other_columns(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("info", "words"), [({"level": 1}, "level"), ([1], "object"), ({"answer": 1}, "answer")]
-)
+@pytest.mark.parametrize(("info", "words"), [({"level": 1}, "level"), ([1], "object"), ({"answer": 1}, "answer")])
 def test_info_that_can_not_be_joined_is_an_error(tmp_path: Path, info: Any, words: str) -> None:
     with pytest.raises(ValueError, match=rf"data.jsonl:1: .*{words}"):
         load_problems(jsonl(tmp_path, {"prompt": "a", "level": 2, "info": info}))
@@ -249,9 +245,7 @@ def test_reasoning_gym_tasks_are_seeded_and_take_options() -> None:
     assert problems[0].answer.isdigit()
     assert problems[0].info["task"] == "gcd"
     assert "metadata" in problems[0].info
-    assert all(
-        "3 numbers" in p.prompt or p.prompt.count(",") >= 2 for p in load(min_numbers=3, max_numbers=3)
-    )  # type: ignore[operator,union-attr]
+    assert all("3 numbers" in p.prompt or p.prompt.count(",") >= 2 for p in load(min_numbers=3, max_numbers=3))  # type: ignore[operator,union-attr]
 
 
 def test_options_without_an_effect_are_errors(tmp_path: Path) -> None:

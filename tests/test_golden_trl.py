@@ -61,18 +61,14 @@ def objective_of(case: dict[str, Any]) -> Objective:
         "kl_coef": case["beta"],
         "weight_exponent": 1.0 if case["weighted"] else 0.0,
     }
-    return resolve(
-        "grpo", options | ({"max_completion_tokens": case["max_completion_length"]} if constant else {})
-    )
+    return resolve("grpo", options | ({"max_completion_tokens": case["max_completion_length"]} if constant else {}))
 
 
 def rows_of(case: dict[str, Any], old: list[list[float]] | None = None) -> list[list[Row]]:
     """The script's batch as rows, completions flat over all groups as in the file."""
     rewards = golden_trl.MISSING if case["missing"] else golden_trl.REWARDS
     rows = []
-    for group, (prompt, completions) in enumerate(
-        zip(golden_trl.PROMPTS, golden_trl.COMPLETIONS, strict=True)
-    ):
+    for group, (prompt, completions) in enumerate(zip(golden_trl.PROMPTS, golden_trl.COMPLETIONS, strict=True)):
         masks = golden_trl.MASKS[group]
         rows.append(
             [
@@ -173,7 +169,7 @@ def test_loss_and_every_parameters_gradient_equal_trls(golden: dict[str, Any], n
         policy.reference.set_attn_implementation("treewise")
     step = by_treewise(policy, rows, objective_of(case), budget=20)
     assert step.micro_batches > 1
-    assert step.loss == pytest.approx(case["loss"], rel=FLOAT32)
+    assert step.loss == pytest.approx(case["loss"], rel=FLOAT32, abs=1e-6)
     assert step.gradients.keys() == case["grad"].keys()
     for parameter in policy.model.parameters():
         parameter.grad = None

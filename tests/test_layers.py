@@ -14,10 +14,21 @@ import treewise
 ROOT = Path(treewise.__file__).parent
 
 LAYERS = [
-    {"types", "config", "presets", "tree", "credit"},
+    {"types", "text", "config", "presets", "tree", "credit"},
     {"packing", "objective", "logprobs"},
     {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "chat"},
-    {"rollout", "update", "checkpoint", "track", "records", "analysis", "explain", "tables", "metrics", "plot", "treeplot"},
+    {
+        "rollout",
+        "update",
+        "checkpoint",
+        "track",
+        "records",
+        "analysis",
+        "explain",
+        "tables",
+        "metrics",
+        "plot",
+    },
     {"train", "session", "evaluate", "display"},
     {"cli"},
 ]
@@ -26,7 +37,7 @@ WITHIN = {
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("credit", "presets"), ("config", "presets"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("analysis", "records"), ("explain", "records"), ("tables", "analysis"), ("tables", "explain"),
-    ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"), ("plot", "treeplot"), ("treeplot", "analysis"), ("treeplot", "records"),
+    ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"),
     ("train", "session"), ("train", "evaluate"), ("train", "display"), ("display", "evaluate"),
 }  # fmt: skip
 
@@ -75,7 +86,12 @@ def test_environments_rewards_and_samplers_do_not_know_each_other() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import treewise", "from treewise import load_recipe; load_recipe()", "import treewise.cli", "import treewise.credit"],
+    [
+        "import treewise",
+        "from treewise import load_recipe; load_recipe()",
+        "import treewise.cli",
+        "import treewise.credit",
+    ],
 )
 def test_importing_loads_no_torch(statement: str) -> None:
     check = f"import sys; {statement}; print([m for m in ('torch', 'transformers') if m in sys.modules])"

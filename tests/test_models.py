@@ -148,9 +148,7 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_installed_package_serves_only_with_the_known_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_serves_only_with_the_known_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = dataclasses.replace(models.BUILT_IN[NAME], package="some_installed_package")
     package = tmp_path / wheel.package
     package.mkdir()
@@ -164,9 +162,7 @@ def test_an_installed_package_serves_only_with_the_known_file(
     assert models._find_gguf(known, tmp_path) == package / wheel.gguf
 
 
-def test_two_writers_at_once_leave_one_complete_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_writers_at_once_leave_one_complete_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both_ready = threading.Barrier(2)
 
     def write(_: Path, folder: Path) -> None:
@@ -210,9 +206,7 @@ def test_the_built_in_model_is_an_ordinary_folder_that_answers_sensibly() -> Non
     assert pieces == ["a", "\n\n", "1", "2", "  ", "3"]
 
     chat = [{"role": "user", "content": "What is the capital of France?"}]
-    ids = tokenizer.apply_chat_template(
-        chat, add_generation_prompt=True, return_tensors="pt", return_dict=False
-    )
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=False)
     with torch.no_grad():
         answer = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
     assert "Paris" in tokenizer.decode(answer[0, ids.shape[1] :])

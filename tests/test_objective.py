@@ -54,9 +54,7 @@ def value_and_gradient(
 def test_clipped_surrogate_has_the_value_and_gradient_computed_by_hand(
     ratio: float, advantage: float, value: float, gradient: float
 ) -> None:
-    loss, slope = value_and_gradient(
-        float64(math.log(ratio)), advantages=float64(advantage), old=float64(0.0)
-    )
+    loss, slope = value_and_gradient(float64(math.log(ratio)), advantages=float64(advantage), old=float64(0.0))
     assert loss.item() == pytest.approx(-value, abs=1e-12)
     assert slope.item() == pytest.approx(-gradient, abs=1e-12)
 

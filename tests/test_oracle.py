@@ -219,9 +219,7 @@ def test_random_groups_equal_the_oracle(
     generator = np.random.default_rng(seed)
     rows: Rows = [tiny.random_group(generator, size=size, longest=longest) for _ in range(groups)]
     rows = batch_of(gpt2, rows, old=width, kl=kl_coef > 0)
-    assert_paths_equal_oracle(
-        gpt2, rows, objectives(kl_coef=kl_coef)[preset], tolerance=EXACT, budgets=(budget,)
-    )
+    assert_paths_equal_oracle(gpt2, rows, objectives(kl_coef=kl_coef)[preset], tolerance=EXACT, budgets=(budget,))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -253,9 +251,7 @@ def test_float32_agrees_with_the_float64_oracle_to_float32_precision() -> None:
     objective = resolve("lambda_grpo", {"kl_coef": 0.1})
     expected = by_oracle(tiny.model("llama"), rows, objective, temperature=TEMPERATURE)
     for path in PATHS:
-        found = by_treewise(
-            policy(tiny.model("llama", dtype=torch.float32), path), rows, objective, budget=30
-        )
+        found = by_treewise(policy(tiny.model("llama", dtype=torch.float32), path), rows, objective, budget=30)
         assert all(gradient.dtype == torch.float32 for gradient in found.gradients.values())
         assert_close(found, expected, tolerance=2e-5)
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from treewise.boxtext import CHARACTER, FONT, LINE, SIZES, fit, last_words, printable
 from treewise.plot import STYLE, draw_curves, draw_run
+from treewise.plot.runlog import choose_group, read_curves, running_mean
+from treewise.plot.text import CHARACTER, FONT, LINE, SIZES, fit, last_words, printable
+from treewise.plot.tree import draw_tree, layout
 from treewise.records import RecordedTrajectory
-from treewise.runlog import choose_group, read_curves, running_mean
-from treewise.treeplot import draw_tree, layout
 
 pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg

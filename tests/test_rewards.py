@@ -220,9 +220,7 @@ def test_rewards_that_can_not_work_are_errors_at_the_start() -> None:
         load_reward(neither)
     with pytest.raises(ValueError, match="is nan"):
         load_reward(one, weight=float("nan"))
-    with pytest.raises(
-        ValueError, match=r"needy needs difficulty.* answer, completion, level, prefill, prompt"
-    ):
+    with pytest.raises(ValueError, match=r"needy needs difficulty.* answer, completion, level, prefill, prompt"):
         asyncio.run(score([load_reward(needy)], replies("a", level=1)))
     with pytest.raises(ValueError, match="same name"):
         asyncio.run(score([load_reward(one), load_reward(one)], replies("a")))
@@ -417,9 +415,7 @@ def test_number_scans_take_linear_time() -> None:
 
 @pytest.mark.parametrize("gold", [None, "", "  ", "seven", "7 or 8", "1/0", "9" * 1000])
 @pytest.mark.parametrize("function", [numeric, last_number])
-def test_a_gold_answer_that_is_no_number_gives_no_verdict(
-    function: Callable[..., float], gold: str | None
-) -> None:
+def test_a_gold_answer_that_is_no_number_gives_no_verdict(function: Callable[..., float], gold: str | None) -> None:
     with pytest.raises(NoVerdict):
         function(completion="Answer: 7", answer=gold)
 
@@ -511,9 +507,7 @@ def verifier() -> Iterator[MathVerifier]:
         (r"\frac{1}{2}", "I can't say", False),
     ],
 )
-def test_r09_r12_r14_mathematical_answers(
-    verifier: MathVerifier, gold: str, answer: str, correct: bool
-) -> None:
+def test_r09_r12_r14_mathematical_answers(verifier: MathVerifier, gold: str, answer: str, correct: bool) -> None:
     compared = verifier.verify(gold=gold, answer=answer)
     assert compared.correct is correct
     assert (compared.cause is None) == correct

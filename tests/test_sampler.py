@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
+import tiny
 from treewise import attention
 from treewise.sampler import Request
 from treewise.sampler.draw import draw, hits_stop, inverse_cdf
@@ -25,9 +26,7 @@ def requests(count: int = 15, run: int = 1) -> list[Request]:
     return [Request(PREFIXES[number % len(PREFIXES)], (run, number)) for number in range(count)]
 
 
-def sampler(
-    model: nn.Module, max_rows: int = 64, end_ids: frozenset[int] = END, vocab_size: int = REAL
-) -> HFSampler:
+def sampler(model: nn.Module, max_rows: int = 64, end_ids: frozenset[int] = END, vocab_size: int = REAL) -> HFSampler:
     return HFSampler(model, end_ids=end_ids, vocab_size=vocab_size, decode=letters, max_rows=max_rows)
 
 
@@ -36,9 +35,7 @@ def letters(ids: object) -> str:
     return "".join(chr(93 + number) for number in ids if number >= 4)  # type: ignore[attr-defined]
 
 
-def reference(
-    model: nn.Module, prefix: np.ndarray, tokens: np.ndarray, temperature: float = 1.0
-) -> np.ndarray:
+def reference(model: nn.Module, prefix: np.ndarray, tokens: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     """Log-probs of `tokens` by one forward without a cache, the softmax over the real vocabulary."""
     ids = torch.tensor(np.concatenate([prefix, tokens]))[None]
     with torch.no_grad():
@@ -116,9 +113,7 @@ def test_a_prefix_is_prefilled_once_per_chunk() -> None:
     model = tiny.model("llama", dtype=torch.float32)
     own = sampler(model)
     seen = []
-    model.register_forward_pre_hook(
-        lambda _, __, inputs: seen.append(inputs["input_ids"].shape), with_kwargs=True
-    )
+    model.register_forward_pre_hook(lambda _, __, inputs: seen.append(inputs["input_ids"].shape), with_kwargs=True)
     own.sample(requests(40), Sampling(max_new_tokens=2))
     assert seen[0] == (len(PREFIXES), 11)
     assert len(seen) == 2
@@ -150,9 +145,7 @@ def test_sampled_completions_follow_the_model() -> None:
     group = [Request(PREFIXES[0], (7, number)) for number in range(4000)]
     got = sampler(model, max_rows=1000).sample(group, Sampling(max_new_tokens=1))
     counts = np.bincount([completion.tokens[0] for completion in got], minlength=REAL)
-    expected = np.exp([reference(model, PREFIXES[0], np.array([token]))[0] for token in range(REAL)]) * len(
-        group
-    )
+    expected = np.exp([reference(model, PREFIXES[0], np.array([token]))[0] for token in range(REAL)]) * len(group)
     common = expected > 5
     chi_square = ((counts - expected) ** 2 / expected)[common].sum()
     assert chi_square < common.sum() + 4 * np.sqrt(2 * common.sum())
@@ -170,7 +163,7 @@ def test_inverse_cdf_is_the_running_sum(size: int) -> None:
 
 def test_what_has_no_probability_is_never_drawn() -> None:
     weights = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]).expand(4, -1)
-    uniforms = torch.tensor([0.0, 0.25, np.nextafter(0.25, 0), np.nextafter(1, 0)])
+    uniforms = torch.tensor(np.array([0.0, 0.25, 0.2499, np.nextafter(1, 0)]))
     assert inverse_cdf(weights, uniforms).tolist() == [1, 3, 1, 3]
 
 
@@ -232,9 +225,7 @@ def test_a_stop_string_is_found_behind_tokens_without_text() -> None:
         ({"min_p": 0.3}, {"min_p": 0.3}),
     ],
 )
-def test_filters_leave_only_what_transformers_leaves(
-    filters: dict[str, float], options: dict[str, float]
-) -> None:
+def test_filters_leave_only_what_transformers_leaves(filters: dict[str, float], options: dict[str, float]) -> None:
     model = tiny.model("llama", dtype=torch.float32)
     group = [Request(PREFIXES[1], (number,)) for number in range(300)]
     got = sampler(model, max_rows=300).sample(group, Sampling(max_new_tokens=1, temperature=0.8, **filters))
@@ -330,9 +321,7 @@ def test_weights_of_another_architecture_are_refused() -> None:
 def test_an_adapter_is_sampled_with_its_weights() -> None:
     peft = pytest.importorskip("peft")
     base = tiny.model("llama", dtype=torch.float32)
-    model = peft.get_peft_model(
-        base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    )
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     own = sampler(model)
     own.sync(model, 1)
     assert error(model, requests(), own.sample(requests(), Sampling(max_new_tokens=8))) < 1e-4
@@ -373,16 +362,10 @@ def test_a_model_that_its_cache_does_not_describe_is_refused() -> None:
 
 
 def test_longrope_is_sampled_within_its_original_length() -> None:
-    half = [1.0] * 2
-    rope = {
-        "rope_type": "longrope",
-        "original_max_position_embeddings": 16,
-        "short_factor": half,
-        "long_factor": half,
-    }
-    assert max_length(tiny.config("phi3", rope_parameters={**rope, "rope_theta": 10000.0})) == 16
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]}
+    assert max_length(tiny.config("phi3", rope_parameters=rope, original_max_position_embeddings=16)) == 16
     assert max_length(tiny.config("gpt2")) == 64
-    assert max_length(tiny.config("mamba")) is None or max_length(tiny.config("mamba")) == 64
+    assert max_length(PreTrainedConfig()) is None
 
 
 @pytest.mark.parametrize(
@@ -402,9 +385,7 @@ def test_longrope_is_sampled_within_its_original_length() -> None:
 def test_what_can_not_be_sampled_is_refused(prefix: list[int], setting: dict, message: str) -> None:
     own = sampler(tiny.model("gpt2", dtype=torch.float32))
     with pytest.raises(ValueError, match=message):
-        own.sample(
-            [Request(np.array(prefix, dtype=np.int64), (0,))], Sampling(**{"max_new_tokens": 4, **setting})
-        )
+        own.sample([Request(np.array(prefix, dtype=np.int64), (0,))], Sampling(**{"max_new_tokens": 4, **setting}))
 
 
 def test_the_last_position_can_be_sampled() -> None:

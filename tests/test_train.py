@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from folders import write_problems, write_tiny_model
 from safetensors.torch import load_file
 
+from folders import write_problems, write_tiny_model
 from treewise import checkpoint, cli
 from treewise.config import Recipe, load_recipe
 from treewise.train import Diverged, train
@@ -180,7 +180,12 @@ def test_p10_p13_the_first_update_has_ratio_1_and_the_second_does_not(model: Pat
         recipe(
             model,
             tmp_path,
-            **{"train.steps": 1, "train.name": "twice", "train.updates_per_batch": 2, "optimizer.learning_rate": 0.05},
+            **{
+                "train.steps": 1,
+                "train.name": "twice",
+                "train.updates_per_batch": 2,
+                "optimizer.learning_rate": 0.05,
+            },
         ),
         reward=share_of_a,
     )
@@ -203,9 +208,7 @@ def test_the_sampler_and_the_trainer_agree_on_log_probs(model: Path, tmp_path: P
 
 @pytest.mark.parametrize("attention", ["tree", "flat"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_memory_options_do_not_change_the_run(
-    model: Path, tmp_path: Path, attention: str, checkpointing: bool
-) -> None:
+def test_memory_options_do_not_change_the_run(model: Path, tmp_path: Path, attention: str, checkpointing: bool) -> None:
     plain = train(recipe(model, tmp_path, **{"train.name": "plain"}), reward=share_of_a)
     other = train(
         recipe(
@@ -315,9 +318,8 @@ def test_c01_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(model: Path, tm
     process = start(model, tmp_path)
     wait_for(lambda: len(checkpoint.steps(run)) >= 2, process)
     for _ in range(2):
-        partial = run / "checkpoints"
         # Saving takes much of this run's time: kill while a partial folder is there.
-        wait_for(lambda: any(p.name.endswith(".partial") for p in partial.iterdir()), process)
+        wait_for(lambda: list((run / "checkpoints").glob(".*.partial")), process)
         process.kill()
         process.communicate()
         folder, _ = checkpoint.newest(run)
@@ -382,7 +384,10 @@ def test_dry_run_prints_the_resolved_recipe(capsys: pytest.CaptureFixture[str]) 
         (["train", "--resume", "x", "--train.seed", "3"], "--train.seed can't change it"),
         (["inspect", "nowhere.jsonl"], "nowhere.jsonl"),
         (["explain", "nowhere.jsonl", "--preset", "gpro"], "unknown preset 'gpro'"),
-        (["explain", "nowhere.jsonl", "--preset", "grpo", "--train.steps", "3"], "--objective.… options only"),
+        (
+            ["explain", "nowhere.jsonl", "--preset", "grpo", "--train.steps", "3"],
+            "--objective.… options only",
+        ),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(

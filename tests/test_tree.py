@@ -14,15 +14,11 @@ from treewise.tree import PrefixTree, build_tree, sort_rows
 Marked = list[tuple[int, int]]  # one transcript as (token, sampled?) pairs
 
 # Three ids and short rows, so that prefixes, duplicates and empty rows come up all the time.
-transcripts = st.lists(
-    st.lists(st.tuples(st.sampled_from([0, 1, 300]), st.integers(0, 1)), max_size=7), max_size=8
-)
+transcripts = st.lists(st.lists(st.tuples(st.sampled_from([0, 1, 300]), st.integers(0, 1)), max_size=7), max_size=8)
 
 
 def tree_of(rows: list[Marked]) -> PrefixTree:
-    return build_tree(
-        [[token for token, _ in row] for row in rows], [[bool(mark) for _, mark in row] for row in rows]
-    )
+    return build_tree([[token for token, _ in row] for row in rows], [[bool(mark) for _, mark in row] for row in rows])
 
 
 def completions(*rows: list[int]) -> PrefixTree:
@@ -115,9 +111,7 @@ def test_rows_are_sorted_as_lists_of_numbers_are(rows: list[Marked]) -> None:
 def test_tree_of_the_drawing() -> None:
     p, q, a, b, c, d = range(10, 16)
     prompt = [False, False]
-    tree = build_tree(
-        [[p, q, a, b], [p, q, a, c], [p, q, d]], [[*prompt, True, True]] * 2 + [[*prompt, True]]
-    )
+    tree = build_tree([[p, q, a, b], [p, q, a, c], [p, q, d]], [[*prompt, True, True]] * 2 + [[*prompt, True]])
     assert tree.tokens.tolist() == [p, q, a, b, c, d]
     assert tree.parent.tolist() == [-1, 0, 1, 2, 2, 1]
     assert tree.position.tolist() == [0, 1, 2, 3, 3, 2]

@@ -134,9 +134,7 @@ def float64_llama() -> Iterator[None]:
     from transformers.models.llama import modeling_llama
 
     def norm(self: Any, hidden: torch.Tensor) -> torch.Tensor:
-        return (
-            self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        )
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
     def rotary(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         angles = position_ids[..., None].double() * self.inv_freq.double()
@@ -161,13 +159,9 @@ def _episodes(prompt: list[int], *rows: tuple[list[int], list[int], float | None
 
 
 SHAPES: dict[str, list[Row]] = {
-    "ragged": _group(
-        [5, 6, 7], ([12, 13, 14], 0.0), ([12, 13, 15, 16], 1.0), ([20], 0.0), ([12, 17, 18, 19, 12], 0.3)
-    ),
+    "ragged": _group([5, 6, 7], ([12, 13, 14], 0.0), ([12, 13, 15, 16], 1.0), ([20], 0.0), ([12, 17, 18, 19, 12], 0.3)),
     "duplicates": _group([8, 9], ([21, 22], 1.0), ([21, 22], 1.0), ([21, 22], 0.0), ([23, 21, 22], 0.5)),
-    "prefixes": _group(
-        [4], ([24], 0.0), ([24, 25], 1.0), ([24, 25, 26], 0.0), ([24, 25, 26, 24, 25, 26], 1.0)
-    ),
+    "prefixes": _group([4], ([24], 0.0), ([24, 25], 1.0), ([24, 25, 26], 0.0), ([24, 25, 26, 24, 25, 26], 1.0)),
     "environment": _episodes(  # rows 0 and 1 share an observation; row 2 sampled what row 0 was given
         [10, 11],
         ([30, 31, 32, 33], [1, 0, 0, 1], 1.0),
@@ -235,9 +229,6 @@ def group(rows: Sequence[Row], number: int = 0) -> Group:
 
 def gradients(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter's gradient, zeros where there is none, and reset them."""
-    found = {
-        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
-        for name, p in module.named_parameters()
-    }
+    found = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
     module.zero_grad(set_to_none=True)
     return found

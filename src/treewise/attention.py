@@ -72,9 +72,7 @@ def layout(end: IntArray, device: torch.device) -> TreeLayout:
         def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return (key <= query) & (query < ends[key])
 
-        return TreeLayout(
-            (), create_block_mask(visible, None, None, len(ends), len(ends), device=str(device))
-        )
+        return TreeLayout((), create_block_mask(visible, None, None, len(ends), len(ends), device=str(device)))
     query = torch.arange(len(ends), device=device)
     dense = (query[None, :] <= query[:, None]) & (query[:, None] < ends[None, :])
     return TreeLayout((), dense[None, None])
@@ -84,9 +82,7 @@ class _Rectangles(torch.autograd.Function):
     """softmax(q·kᵀ·scale + mask)·v over the blocks; q [1, heads, T, width], k and v [1, kv heads, T, width]."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: tuple[Block, ...], scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: tuple[Block, ...], scale: float) -> Tensor:
         wide = torch.promote_types(query.dtype, torch.float32)
         merged = torch.empty(query.shape[:3] + value.shape[3:], dtype=wide)
         lse = torch.empty(query.shape[:3], dtype=wide)
@@ -156,9 +152,10 @@ def tree_attention(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if tree is None:
-        return sdpa_attention_forward(
+        plain: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
+        return plain
     for name in ("softcap", "sliding_window", "s_aux", "position_bias"):
         if options.get(name) is not None:
             raise ValueError(

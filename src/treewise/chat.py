@@ -141,9 +141,7 @@ class Chat:
         if forbidden.intersection(ids):  # not marked special, or in the model's own vocabulary: break it up
             ids = self._encode_inside(control[:1], plain=True) + self._encode_inside(control[1:], plain=True)
         if forbidden.intersection(ids):
-            raise ValueError(
-                f"a prompt contains {control!r}, and this tokenizer can't encode that as plain text"
-            )
+            raise ValueError(f"a prompt contains {control!r}, and this tokenizer can't encode that as plain text")
         return ids
 
     def _probe(self) -> tuple[str, str, str]:

@@ -75,7 +75,13 @@ def _flush(path: Path) -> None:
 
 
 def save(
-    run: Path, step: int, *, model: nn.Module, tokenizer: Any, masters: dict[str, Tensor], state: dict[str, Any]
+    run: Path,
+    step: int,
+    *,
+    model: nn.Module,
+    tokenizer: Any,
+    masters: dict[str, Tensor],
+    state: dict[str, Any],
 ) -> Path:
     """Write the checkpoint of `step` and return its folder.
 
@@ -131,7 +137,7 @@ def folder_of(run: Path, step: int) -> Path:
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
     """The newest complete checkpoint, and one warning for every newer one that is damaged."""
-    warnings = []
+    warnings: list[str] = []
     for step in reversed(steps(run)):
         folder = folder_of(run, step)
         wrong = fault(folder)

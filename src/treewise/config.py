@@ -33,7 +33,8 @@ class ModelSection(Section):
 
     path: str = Field("smollm2-135m-instruct", description="hub id, model folder, .gguf file, or built-in name")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="compute precision; weights and optimizer stay float32. auto: bfloat16 where it's fast"
+        "auto",
+        description="compute precision; weights and optimizer stay float32. auto: bfloat16 where it's fast",
     )
     attention: Literal["auto", "tree", "flat"] = Field(
         "auto", description="tree: shared tokens once; flat: one row per answer; auto: tree where it is exact"
@@ -57,7 +58,9 @@ class LoraSection(Section):
 class DataSection(Section):
     """The problems to learn from."""
 
-    source: str = Field("arithmetic", description="built-in task, JSONL/Parquet/CSV file, hub data set id, reasoning-gym:TASK")
+    source: str = Field(
+        "arithmetic", description="built-in task, JSONL/Parquet/CSV file, hub data set id, reasoning-gym:TASK"
+    )
     split: str | None = Field(None, description="split of a hub data set; default train")
     subset: str | None = Field(None, description="configuration of a hub data set")
     limit: Positive | None = Field(None, description="use the first problems only")
@@ -110,7 +113,9 @@ class OptimizerSection(Section):
     """AdamW and its schedule."""
 
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-5, description="peak learning rate")
-    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after warm-up; linear and cosine end at 0")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="after warm-up; linear and cosine end at 0"
+    )
     warmup_steps: Count = Field(0, description="optimizer steps of linear warm-up")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="decoupled weight decay")
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="AdamW's first moment")
@@ -150,7 +155,9 @@ class Recipe(Section):
     model: ModelSection = ModelSection()
     lora: LoraSection = LoraSection()
     data: DataSection = DataSection()
-    reward: tuple[RewardItem, ...] = Field((RewardItem(function="answer"),), description="reward functions, summed by weight")
+    reward: tuple[RewardItem, ...] = Field(
+        (RewardItem(function="answer"),), description="reward functions, summed by weight"
+    )
     rollout: RolloutSection = RolloutSection()
     objective: ObjectiveSection = ObjectiveSection()
     optimizer: OptimizerSection = OptimizerSection()

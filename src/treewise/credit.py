@@ -118,9 +118,7 @@ def token_weights(tree: PrefixTree, *, exponent: float) -> FloatArray:
     return tree.size[tree.index].astype(np.float64) ** -exponent
 
 
-def denominator(
-    lengths: Sequence[int], *, aggregation: Aggregation, max_completion_tokens: int | None = None
-) -> float:
+def denominator(lengths: Sequence[int], *, aggregation: Aggregation, max_completion_tokens: int | None = None) -> float:
     """D of one optimizer step: what the sum over tokens is divided by.
 
     Args:
@@ -181,7 +179,5 @@ def credit_group(group: Group, objective: Objective) -> CreditedGroup:
         trajectories=trajectories,
         tree=tree,
         advantages=advantages[tree.trajectory],
-        coefficients=coefficients(
-            tree, exponent=objective.weight_exponent, aggregation=objective.aggregation
-        ),
+        coefficients=coefficients(tree, exponent=objective.weight_exponent, aggregation=objective.aggregation),
     )

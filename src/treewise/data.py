@@ -185,9 +185,7 @@ def _message(item: Any) -> Message:
     pairs = item.items() if isinstance(item, Mapping) else ()
     filled = {key: value for key, value in pairs if value is not None}  # Parquet fills missing keys with null
     if filled.keys() != {"role", "content"} or not all(isinstance(value, str) for value in filled.values()):
-        raise ValueError(
-            f"a message must be a text `role` and a text `content`, nothing else: {shorten(item)}"
-        )
+        raise ValueError(f"a message must be a text `role` and a text `content`, nothing else: {shorten(item)}")
     return {"role": filled["role"], "content": filled["content"]}
 
 

@@ -16,13 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from treewise.evaluate import Evaluation
+from treewise.text import inert
 from treewise.types import Group, Trajectory
-
-
-def printable(text: str, limit: int) -> str:
-    """One line of harmless text: control characters escaped, the middle cut out when it is long."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return shown if len(shown) <= limit else f"{shown[: limit // 2 - 1]} … {shown[-limit // 2 + 2 :]}"
 
 
 class Display:
@@ -70,14 +65,16 @@ class Display:
     def answers(self, group: Group) -> None:
         """One problem of the step with its best and its worst answer."""
         scored = sorted(
-            (t for t in group.trajectories if t.reward is not None), key=lambda t: t.reward or 0.0, reverse=True
+            (t for t in group.trajectories if t.reward is not None),
+            key=lambda t: t.reward or 0.0,
+            reverse=True,
         )
         prompt = group.problem.prompt
         question = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-        self.console.print(Text(f"  {printable(question, 100)}", style="dim"))
+        self.console.print(Text(f"  {inert(question, limit=100)}", style="dim"))
         shown: list[Trajectory] = scored[:1] + (scored[-1:] if len(scored) > 1 else [])
         for trajectory in shown:
-            self.console.print(Text(f"    {trajectory.reward:5.2f}  {printable(trajectory.text, 100)}"))
+            self.console.print(Text(f"    {trajectory.reward:5.2f}  {inert(trajectory.text, limit=100)}"))
 
     def table(self, before: Evaluation, after: Evaluation) -> None:
         """Held-out scores before and after training, and the paired gain with its 95 % interval."""

@@ -83,9 +83,7 @@ def resolve(name: str | Path) -> str:
     return name
 
 
-def load_model(
-    name: str | Path, *, dtype: torch.dtype | str = "float32", attention: str = "sdpa"
-) -> PreTrainedModel:
+def load_model(name: str | Path, *, dtype: torch.dtype | str = "float32", attention: str = "sdpa") -> PreTrainedModel:
     """A causal language model with every dropout at 0, in evaluation mode.
 
     `attention` is transformers' `attn_implementation`. Raises ValueError when there is no such model
@@ -140,9 +138,7 @@ def zero_dropout(config: Any) -> None:
     for key, value in vars(config).items():
         if hasattr(value, "to_dict"):
             zero_dropout(value)
-        elif isinstance(value, float) and any(
-            word in key for word in ("dropout", "pdrop", "layerdrop", "drop_path")
-        ):
+        elif isinstance(value, float) and any(word in key for word in ("dropout", "pdrop", "layerdrop", "drop_path")):
             setattr(config, key, 0.0)
 
 

@@ -66,9 +66,7 @@ def token_terms(
     """
     assert logprobs.ndim == 1, f"trajectory space is flat, got shape {tuple(logprobs.shape)}"
     ratios = ratio(logprobs, old_logprobs)
-    surrogate = clipped_surrogate(
-        ratios, advantages, clip_low=objective.clip_low, clip_high=objective.clip_high
-    )
+    surrogate = clipped_surrogate(ratios, advantages, clip_low=objective.clip_low, clip_high=objective.clip_high)
     if objective.kl_coef == 0.0:
         return TokenTerms(surrogate, ratios, None)
     assert ref_logprobs is not None, "kl_coef is set, so reference log-probs are needed"

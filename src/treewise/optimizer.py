@@ -74,9 +74,7 @@ class Optimizer:
 
     def step(self, update: int) -> StepResult:
         """Clip, step and clear the gradients that backward passes have summed up."""
-        rate = self.peak * learning_rate_factor(
-            update, total=self.total, warmup=self.warmup, schedule=self.schedule
-        )
+        rate = self.peak * learning_rate_factor(update, total=self.total, warmup=self.warmup, schedule=self.schedule)
         # A weight that no token of this step reached has gradient 0, which is not the same as being left out.
         for master in self.masters.values():
             if master.grad is None:

@@ -104,7 +104,9 @@ def _bins(pieces: Sequence[_Piece], budget: int, flat: bool) -> list[list[_Piece
 
 def _concatenate(groups: Sequence[CreditedGroup], pieces: Sequence[_Piece], denominator: float) -> MicroBatch:
     trees: list[PrefixTree] = []
-    advantages, coefficients, sampler = [], [], []
+    advantages: list[FloatArray] = []
+    coefficients: list[FloatArray] = []
+    sampler: list[FloatArray] = []
     transcripts: list[IntArray] = []
     masks: list[BoolArray] = []
     origin: list[tuple[int, int]] = []
@@ -112,9 +114,7 @@ def _concatenate(groups: Sequence[CreditedGroup], pieces: Sequence[_Piece], deno
         group = groups[piece.group]
         chosen = [group.trajectories[member] for member in piece.members]
         whole = len(chosen) == len(group.trajectories)
-        trees.append(
-            group.tree if whole else build_tree([t.tokens for t in chosen], [t.sampled for t in chosen])
-        )
+        trees.append(group.tree if whole else build_tree([t.tokens for t in chosen], [t.sampled for t in chosen]))
         entries = np.flatnonzero(np.isin(group.tree.trajectory, piece.members))
         advantages.append(group.advantages[entries])
         coefficients.append(group.coefficients[entries] / denominator)
@@ -142,9 +142,7 @@ def _concatenate(groups: Sequence[CreditedGroup], pieces: Sequence[_Piece], deno
     )
 
 
-def pack(
-    groups: Sequence[CreditedGroup], *, denominator: float, budget: int, flat: bool = False
-) -> list[MicroBatch]:
+def pack(groups: Sequence[CreditedGroup], *, denominator: float, budget: int, flat: bool = False) -> list[MicroBatch]:
     """Pack groups into micro-batches of at most `budget` tokens.
 
     Args:

@@ -117,9 +117,9 @@ class Policy:
         lengths = [len(row) for row in batch.transcripts]
         ids = np.zeros((len(lengths), max(lengths)), dtype=np.int64)
         mask = np.zeros_like(ids)
-        for number, row in enumerate(batch.transcripts):
-            ids[number, : len(row)] = row
-            mask[number, : len(row)] = 1
+        for number, transcript in enumerate(batch.transcripts):
+            ids[number, : len(transcript)] = transcript
+            mask[number, : len(transcript)] = 1
         positions = np.concatenate([np.flatnonzero(sampled) for sampled in batch.sampled])
         row, before = _tensor(batch.trajectory, device), _tensor(positions - 1, device)
         targets = _tensor(batch.tokens[batch.index], device)
@@ -132,7 +132,7 @@ class Policy:
             hidden = lm.base_model(**inputs).last_hidden_state[row, before]
             return self._head(lm, hidden, torch.arange(len(row), device=device), targets)
         logits = lm(**inputs).logits[row, before, : self.vocab_size]
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
+        wide: Tensor = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
         return wide.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
 
     def _head(self, lm: Any, hidden: Tensor, row: Tensor, target: Tensor) -> Tensor:

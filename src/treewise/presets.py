@@ -56,9 +56,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "grpo": _row("DeepSeekMath, arXiv 2402.03300", aggregation="sequence", scale="std"),
         "dr_grpo": _row("Dr. GRPO, arXiv 2503.20783", aggregation="constant", scale="none"),
         "dapo": _row("DAPO, arXiv 2503.14476", aggregation="token", scale="std", clip_high=0.28),
-        "lambda_grpo": _row(
-            "λ-GRPO, arXiv 2509.21154", aggregation="token", scale="std", weight_exponent=1.0
-        ),
+        "lambda_grpo": _row("λ-GRPO, arXiv 2509.21154", aggregation="token", scale="std", weight_exponent=1.0),
     }
 )
 

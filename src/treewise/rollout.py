@@ -62,19 +62,14 @@ async def _collect(
     encoded = [chat.encode_prompt(starts[number * group_size]) for number in range(len(problems))]
     prefixes = [prompt for prompt in encoded for _ in range(group_size)]
     requests = [
-        Request(prefix, (*seed, number // group_size, number % group_size))
-        for number, prefix in enumerate(prefixes)
+        Request(prefix, (*seed, number // group_size, number % group_size)) for number, prefix in enumerate(prefixes)
     ]
     completions = sampler.sample(requests, sampling)
     texts = [_text(completion, sampling, chat) for completion in completions]
     await asyncio.gather(*(episode.step(text) for episode, text in zip(episodes, texts, strict=True)))
-    replies = [
-        Reply(problems[number // group_size], text, chat.prefill) for number, text in enumerate(texts)
-    ]
+    replies = [Reply(problems[number // group_size], text, chat.prefill) for number, text in enumerate(texts)]
     verdicts = await score(rewards, replies)
-    trajectories = [
-        _trajectory(*parts) for parts in zip(prefixes, completions, texts, verdicts, strict=True)
-    ]
+    trajectories = [_trajectory(*parts) for parts in zip(prefixes, completions, texts, verdicts, strict=True)]
     return [
         Group(problem, tuple(trajectories[number * group_size : (number + 1) * group_size]))
         for number, problem in enumerate(problems)

@@ -11,9 +11,7 @@ from typing import Any
 Rows = list[tuple[str, dict[str, Any]]]  # (where the row stands, for error messages; its columns)
 
 
-def read_rows(
-    source: str, *, split: str | None, subset: str | None, options: Mapping[str, Any] | None
-) -> Rows:
+def read_rows(source: str, *, split: str | None, subset: str | None, options: Mapping[str, Any] | None) -> Rows:
     """All rows of a file, a hub data set or a generated task. Raises ValueError, with file and line."""
     path = Path(source)
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".csv": _read_csv}
@@ -110,9 +108,7 @@ def _read_reasoning_gym(task: str, options: Mapping[str, Any]) -> Rows:
         data = reasoning_gym.create_dataset(task, **{"seed": 0, "size": 500, **options})
     except (TypeError, AssertionError) as error:  # an unknown option; a value out of range
         raise ValueError(f"reasoning-gym:{task} refuses the options {dict(options)}: {error}") from None
-    return [
-        (f"reasoning-gym:{task} item {number}", {**data[number], "task": task}) for number in range(len(data))
-    ]
+    return [(f"reasoning-gym:{task} item {number}", {**data[number], "task": task}) for number in range(len(data))]
 
 
 def shorten(value: Any) -> str:

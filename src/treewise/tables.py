@@ -25,6 +25,7 @@ from treewise.analysis import GroupReport, ProcessSet, inspect_group
 from treewise.explain import LossReport, TrajectoryReport, explain_groups
 from treewise.presets import Objective
 from treewise.records import RecordedGroup, RecordedTrajectory, read_groups
+from treewise.text import inert
 
 SHOWN_TEXT = 60  # characters of an answer
 SHOWN_MEMBERS = 8
@@ -55,13 +56,6 @@ def explain_command(path: str | Path, objective: Objective, *, as_json: bool) ->
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, allow_nan=False))
-
-
-def inert(text: str, *, limit: int = SHOWN_TEXT) -> str:
-    """Text that cannot steer a terminal: what isn't printable escaped, the middle of long text left out."""
-    half = limit // 2
-    shown = text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
 
 
 def render_inspect(group: RecordedGroup, report: GroupReport) -> RenderableType:
@@ -135,9 +129,7 @@ def _tree_lines(sets: Sequence[ProcessSet]) -> Iterator[tuple[str, str, ProcessS
 
 def render_explain(groups: Sequence[RecordedGroup], report: LossReport) -> RenderableType:
     """The step's loss, and one table per trajectory; tokens with equal figures share a line."""
-    rows = sorted(
-        ((row, group.id) for group in groups for row in group.trajectories), key=lambda pair: pair[0].number
-    )
+    rows = sorted(((row, group.id) for group in groups for row in group.trajectories), key=lambda pair: pair[0].number)
     parts: list[RenderableType] = [
         Text(f"loss {report['loss']:.6g} · denominator {report['denominator']:g}", style="bold"),
         Text("the terms sum to loss · denominator; grad is ∂loss/∂logprob", style="dim"),
@@ -202,4 +194,4 @@ def _members(rows: Sequence[int]) -> str:
 def _line(text: str, row: RecordedTrajectory | None = None) -> Text:
     """One line, cut where the window ends: what is said about an answer, and the answer."""
     line = Text(text, no_wrap=True, overflow="ellipsis")
-    return line.append(f"  {inert(row.text)}", style="cyan") if row is not None and row.text else line
+    return line.append(f"  {inert(row.text, limit=SHOWN_TEXT)}", style="cyan") if row is not None and row.text else line

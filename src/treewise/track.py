@@ -1,8 +1,8 @@
 """The run folder: what was run, every metric, every rollout, as files that any tool reads.
 
-    RUN/config.json      the resolved recipe              RUN/rollouts.jsonl   one trajectory a line
-    RUN/versions.json    packages, commit, machine        RUN/eval.jsonl       one evaluation a line
-    RUN/metrics.jsonl    one training step a line         RUN/checkpoints/     see treewise.checkpoint
+RUN/config.json      the resolved recipe              RUN/rollouts.jsonl   one trajectory a line
+RUN/versions.json    packages, commit, machine        RUN/eval.jsonl       one evaluation a line
+RUN/metrics.jsonl    one training step a line         RUN/checkpoints/     see treewise.checkpoint
 """
 
 from __future__ import annotations

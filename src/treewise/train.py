@@ -25,9 +25,9 @@ from treewise.credit import credit_group
 from treewise.data import problem_order
 from treewise.display import Display
 from treewise.evaluate import Evaluation, restore, summarise
+from treewise.metrics import step_metrics
 from treewise.rollout import collect
 from treewise.session import Session, open_session
-from treewise.metrics import step_metrics
 from treewise.types import Problem, Sampling
 from treewise.update import update
 
@@ -98,9 +98,7 @@ def _loop(
 ) -> None:
     rollout, loop = recipe.rollout, recipe.train
     sampling = Sampling(rollout.max_new_tokens, temperature=rollout.temperature, stop=rollout.stop)
-    order = problem_order(
-        len(session.problems), rollout.problems_per_step, seed=loop.seed, start=state["step"]
-    )
+    order = problem_order(len(session.problems), rollout.problems_per_step, seed=loop.seed, start=state["step"])
     if state["step"] == 0:
         state["first"] = _evaluate(recipe, session, state, records, display)
 
@@ -159,9 +157,7 @@ def _evaluate(
     """Answer the held-out problems once each; remembers the best step so far."""
     if not session.held_out:
         return None
-    sampling = Sampling(
-        recipe.rollout.max_new_tokens, temperature=recipe.eval.temperature, stop=recipe.rollout.stop
-    )
+    sampling = Sampling(recipe.rollout.max_new_tokens, temperature=recipe.eval.temperature, stop=recipe.rollout.stop)
     groups = collect(
         session.held_out,
         group_size=1,
@@ -245,12 +241,12 @@ def _open_run(
         recipe = load_recipe(run / "config.json")
     folder, warnings = checkpoint.newest(run)
     if folder is None:
-        raise ValueError(f"{run} has no complete checkpoint to continue from; {'; '.join(warnings) or 'none was saved'}")
+        raise ValueError(
+            f"{run} has no complete checkpoint to continue from; {'; '.join(warnings) or 'none was saved'}"
+        )
     state = torch.load(folder / "trainer.pt", weights_only=False)
     if state["step"] >= recipe.train.steps:
-        raise ValueError(
-            f"{run} has done all of its {recipe.train.steps} steps; give a larger --train.steps to go on"
-        )
+        raise ValueError(f"{run} has done all of its {recipe.train.steps} steps; give a larger --train.steps to go on")
     return run, recipe, state, folder / "model", warnings
 
 
@@ -278,9 +274,7 @@ def _interruptible(display: Display) -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _finish(
-    run: Path, session: Session, state: dict[str, Any], records: track.Records, display: Display
-) -> None:
+def _finish(run: Path, session: Session, state: dict[str, Any], records: track.Records, display: Display) -> None:
     """Write the model folder, the summary and the picture."""
     checkpoint.save_model(session.policy.model, session.tokenizer, run / "model", session.optimizer.masters)
     summary: dict[str, Any] = {"steps": state["step"], "model": str(run / "model"), "best": state["best"]}

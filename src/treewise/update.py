@@ -1,6 +1,6 @@
 """From credited groups to an optimizer step.
 
-    groups ─ D ─▶ drop what has no signal ─▶ pack ─▶ log-probs ─▶ objective ─▶ backward (sum) ─▶ clip ─▶ step
+groups ─ D ─▶ drop what has no signal ─▶ pack ─▶ log-probs ─▶ objective ─▶ backward (sum) ─▶ clip ─▶ step
 """
 
 from __future__ import annotations

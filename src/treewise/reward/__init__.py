@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from math import isfinite  # by name, since the submodule `math` becomes an attribute of this package
 from typing import Any
 
+from treewise.text import inert
 from treewise.types import Problem
 
 
@@ -83,9 +84,7 @@ async def score(rewards: Sequence[Reward], replies: Sequence[Reply]) -> list[Ver
     if len(set(names)) < len(names):
         raise ValueError(f"several rewards have the same name: {', '.join(names)}")
     if not any(reward.weight for reward in rewards):
-        raise ValueError(
-            f"no reward has a weight, so there is nothing to learn: {', '.join(names) or 'none'}"
-        )
+        raise ValueError(f"no reward has a weight, so there is nothing to learn: {', '.join(names) or 'none'}")
     if not replies:
         return []
     weights = {reward.name: reward.weight for reward in rewards}
@@ -139,9 +138,9 @@ async def _run(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tu
         result = function(**arguments)
         return (await result if inspect.isawaitable(result) else result), None
     except NoVerdict as error:
-        return None, _printable(str(error))
+        return None, inert(str(error))
     except (Exception, SystemExit) as error:  # a user's code may fail in any way; the run goes on
-        return None, _printable(f"{type(error).__name__}: {error}")
+        return None, inert(f"{type(error).__name__}: {error}")
 
 
 def _arguments(reply: Reply) -> dict[str, Any]:
@@ -191,10 +190,5 @@ def _number(value: Any) -> Judged:
     if value is None:
         return None, "returned None"
     if not isinstance(value, numbers.Real):
-        return None, _printable(f"returned {value!r:.60}, which is a {type(value).__name__} and not a number")
+        return None, inert(f"returned {value!r:.60}, which is a {type(value).__name__} and not a number")
     return (float(value), None) if isfinite(value) else (None, f"returned {value}")
-
-
-def _printable(text: str) -> str:
-    """At most 300 characters, control characters escaped: model output ends up in messages and terminals."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:300])

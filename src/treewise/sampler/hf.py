@@ -185,11 +185,11 @@ def max_length(config: PreTrainedConfig) -> int | None:
     LongRoPE turns all positions by other angles once a batch passes the original length, which would make a
     completion depend on its neighbours: the original length is the limit there.
     """
-    limit: int | None = getattr(config, "max_position_embeddings", None)
+    limits = [getattr(config, "max_position_embeddings", None)]
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
-        return rope.get("original_max_position_embeddings", limit)
-    return limit
+        limits.append(rope.get("original_max_position_embeddings"))
+    return min((limit for limit in limits if limit), default=None)
 
 
 @contextmanager

@@ -51,9 +51,7 @@ def printable(text: str) -> str:
     return "".join(c if _has_glyph(c) else "□" for c in visible)
 
 
-def fit(
-    text: str, width: float, height: float, *, point: float, sizes: Sequence[float] = SIZES
-) -> Fitted | None:
+def fit(text: str, width: float, height: float, *, point: float, sizes: Sequence[float] = SIZES) -> Fitted | None:
     """Break a text so that it fits a box of `width` × `height` pixels as large as possible, lying or upright.
 
     A text too long for the smallest size is cut with an ellipsis. `None` if there is no room for a character.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from treewise.analysis import GroupReport, ProcessSet, inspect_group
-from treewise.boxtext import CAPTION_SIZES, FONT, LONGEST, Fitted, fit, last_words, printable
+from treewise.plot.text import CAPTION_SIZES, FONT, LONGEST, Fitted, fit, last_words, printable
 from treewise.records import RecordedGroup, RecordedTrajectory
 from treewise.types import FloatArray
 

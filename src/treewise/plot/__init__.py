@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treewise.boxtext import printable
-from treewise.runlog import Candidate, Curves, choose_group, read_curves, running_mean
-from treewise.treeplot import BETTER, INK, MUTED, WORSE, draw_tree
+from treewise.plot.runlog import Candidate, Curves, choose_group, read_curves, running_mean
+from treewise.plot.text import printable
+from treewise.plot.tree import BETTER, INK, MUTED, WORSE, draw_tree
 from treewise.types import FloatArray
 
 if TYPE_CHECKING:
@@ -146,27 +146,19 @@ def _shared_steps(curves: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[Floa
     return np.array(steps), np.array([[one[step] for step in steps] for one in values])
 
 
-def _draw_methods(
-    axes: Axes, title: str, methods: Mapping[str, Sequence[tuple[FloatArray, FloatArray]]]
-) -> None:
+def _draw_methods(axes: Axes, title: str, methods: Mapping[str, Sequence[tuple[FloatArray, FloatArray]]]) -> None:
     """Per method the mean of its runs, a band from the lowest to the highest, and each run as a thin line."""
     for (label, curves), colour in zip(methods.items(), COLOURS * len(methods), strict=False):
         steps, values = _shared_steps(curves)
         if not len(steps):
             continue
         mean, marker = values.mean(axis=0), "o" if len(steps) < 12 else ""
-        axes.fill_between(
-            steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.13, linewidth=0
-        )
+        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.13, linewidth=0)
         axes.plot(steps, values.T, color=colour, linewidth=0.8, alpha=0.5, marker=marker, markersize=3)
         change = f"{mean[0]:.2f} → {mean[-1]:.2f}"
-        axes.plot(
-            steps, mean, color=colour, linewidth=2.6, marker=marker, label=f"{printable(label)}: {change}"
-        )
+        axes.plot(steps, mean, color=colour, linewidth=2.6, marker=marker, label=f"{printable(label)}: {change}")
     _label_steps(axes)
-    axes.set_title(
-        printable(title), loc="left", size=13, weight="bold", pad=14 + 20 * len(methods), parse_math=False
-    )
+    axes.set_title(printable(title), loc="left", size=13, weight="bold", pad=14 + 20 * len(methods), parse_math=False)
     if axes.lines:
         _legend(axes, loc="lower left", bbox_to_anchor=(-0.04, 1.0), fontsize=11)
 
@@ -194,13 +186,8 @@ def draw_curves(runs: Sequence[Path], labels: Sequence[str], out: Path) -> Path:
         figure = _new_figure(16, 6)
         widths = [1.6] + [1.0] * min(len(names), 3)
         panels = figure.subplots(1, len(widths), squeeze=False, gridspec_kw={"width_ratios": widths})[0]
-        figure.subplots_adjust(
-            left=0.04, right=0.985, bottom=0.14, top=0.91 - 0.043 * len(methods), wspace=0.18
-        )
-        training = {
-            label: [(run.steps, running_mean(run.reward)) for run in seeds]
-            for label, seeds in methods.items()
-        }
+        figure.subplots_adjust(left=0.04, right=0.985, bottom=0.14, top=0.91 - 0.043 * len(methods), wspace=0.18)
+        training = {label: [(run.steps, running_mean(run.reward)) for run in seeds] for label, seeds in methods.items()}
         _draw_methods(panels[0], "Training reward, running mean", training)
         for panel, name in zip(panels[1:], names, strict=False):
             scores = {
