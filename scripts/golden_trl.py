@@ -283,7 +283,7 @@ def logprob_case(case: Case, batch: dict[str, Any]) -> dict[str, Any]:
         loss.backward()
     return {
         **asdict(case),
-        "loss": float(loss),
+        "loss": loss.item(),
         "grad": [row[: len(c)] for row, c in zip(leaf.grad.tolist(), batch["logprobs"], strict=True)],
         "advantages": None if case.weighted else inputs["advantages"].tolist(),
     }
@@ -298,7 +298,7 @@ def model_case(case: Case, batch: dict[str, Any]) -> dict[str, Any]:
         inputs = _inputs(made, case, old, reference, torch.float32)
         loss = made.compute_loss(made.model, inputs)
         loss.backward()
-        return {**asdict(case), "loss": float(loss), "grad": projections(made.model)}
+        return {**asdict(case), "loss": loss.item(), "grad": projections(made.model)}
 
 
 def model_logprobs(shift: float = 0.0) -> list[list[float]]:

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import golden_trl
-from compare import by_treewise, credited
+from compare import by_treewise, credited, micro_batch
 from oracle import Row, sampled_positions
 from treewise.credit import group_advantages
 from treewise.objective import loss, token_terms
@@ -34,20 +34,32 @@ pytestmark = pytest.mark.filterwarnings("default")  # of TRL and accelerate, in 
 
 
 CASES = {case.name: number for number, case in enumerate(golden_trl.CASES)}
+WEIGHTED = {case.name for case in golden_trl.CASES if case.weighted}
 MODEL_CASES = {case.name: number for number, case in enumerate(golden_trl.MODEL_CASES)}
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, Any]:
+    """The golden file."""
+    content: dict[str, Any] = json.loads(golden_trl.GOLDEN.read_text())
+    return content
+
+
+@pytest.fixture(scope="module")
+def live() -> dict[str, Any]:
+    """What the installed TRL says now."""
+    trl = pytest.importorskip("trl")
+    if not trl.__version__.startswith(golden_trl.VERSION):
+        pytest.skip(f"compared with TRL {golden_trl.VERSION}; {trl.__version__} is installed")
+    content: dict[str, Any] = golden_trl.build()
+    return content
 
 
 @pytest.fixture(scope="module", params=["stored", "live"])
 def golden(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The golden file, or what the installed TRL says now."""
-    if request.param == "stored":
-        stored: dict[str, Any] = json.loads(golden_trl.GOLDEN.read_text())
-        return stored
-    trl = pytest.importorskip("trl")
-    if not trl.__version__.startswith(golden_trl.VERSION):
-        pytest.skip(f"compared with TRL {golden_trl.VERSION}; {trl.__version__} is installed")
-    live: dict[str, Any] = golden_trl.build()
-    return live
+    """Both, one after the other."""
+    content: dict[str, Any] = request.getfixturevalue(request.param)
+    return content
 
 
 def objective_of(case: dict[str, Any]) -> Objective:
@@ -109,9 +121,12 @@ def test_advantages_equal_trls(golden: dict[str, Any], number: int) -> None:
         assert not expected[~scored].any()
 
 
-@pytest.mark.parametrize("whose", ["our advantages", "their advantages"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    [(name, "ours") for name in CASES] + [(name, "theirs") for name in CASES if name not in WEIGHTED],
+)
 def test_loss_and_gradient_of_logprobs_equal_trls(golden: dict[str, Any], name: str, whose: str) -> None:
+    """With our advantages to TRL's float32, and with TRL's own to float64."""
     case, batch = golden["cases"][CASES[name]], golden["batch"]
     assert case["name"] == name
     objective = objective_of(case)
@@ -119,11 +134,9 @@ def test_loss_and_gradient_of_logprobs_equal_trls(golden: dict[str, Any], name: 
     groups, total = credited(rows, objective)
     advantages = np.concatenate([group.advantages for group in groups])
     tolerance = FLOAT32
-    if whose == "their advantages":
-        if case["weighted"]:
-            pytest.skip("these hold the weight already")
-        lengths = [[a] * len(c) for a, c in zip(case["advantages"], batch["logprobs"], strict=True)]
-        advantages = np.array(sampled(lengths, rows))
+    if whose == "theirs":
+        per_token = [[a] * len(c) for a, c in zip(case["advantages"], batch["logprobs"], strict=True)]
+        advantages = np.array(sampled(per_token, rows))
         tolerance = 1e-12
     leaf = torch.tensor(sampled(batch["logprobs"], rows), dtype=torch.float64, requires_grad=True)
     old = torch.tensor(sampled(batch["old_logprobs"], rows), dtype=torch.float64)
@@ -180,10 +193,15 @@ def test_loss_and_every_parameters_gradient_equal_trls(golden: dict[str, Any], n
         assert ours == pytest.approx([norm, along], abs=FLOAT32 * norm), name
 
 
+def test_the_golden_file_is_what_this_trl_says(stored: dict[str, Any], live: dict[str, Any]) -> None:
+    for kind in ("cases", "model_cases"):
+        assert [case["name"] for case in stored[kind]] == [case["name"] for case in live[kind]]
+        for then, now in zip(stored[kind], live[kind], strict=True):
+            assert then["loss"] == pytest.approx(now["loss"], rel=FLOAT32, abs=1e-6), then["name"]
+
+
 @pytest.mark.parametrize("path", ["tree", "flat"])
 def test_logprobs_under_a_temperature_equal_trls(golden: dict[str, Any], path: Any) -> None:
-    from compare import micro_batch
-
     rows = rows_of(golden["cases"][0])
     policy = Policy(golden_trl.llama(), golden["temperature"], golden_trl.VOCABULARY, path)
     with torch.no_grad():

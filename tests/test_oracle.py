@@ -67,7 +67,7 @@ def reference(model: Any) -> Any:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.1)
+            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter) * 0.1)
     return other
 
 
@@ -254,6 +254,16 @@ def test_float32_agrees_with_the_float64_oracle_to_float32_precision() -> None:
         found = by_treewise(policy(tiny.model("llama", dtype=torch.float32), path), rows, objective, budget=30)
         assert all(gradient.dtype == torch.float32 for gradient in found.gradients.values())
         assert_close(found, expected, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+def test_in_bfloat16_the_tree_is_as_close_to_the_truth_as_rows_are(family: str) -> None:
+    batch = micro_batch(EVERY_SHAPE, resolve("dapo", {}))
+    with torch.no_grad():
+        truth = policy(tiny.model(family), "flat").logprobs(batch)
+        narrow = tiny.model(family, dtype=torch.bfloat16)
+        error = {path: (policy(narrow, path).logprobs(batch) - truth).norm() for path in PATHS}
+    assert error["tree"] <= 1.5 * error["flat"]
 
 
 @pytest.mark.parametrize("family", TREE_FAMILIES)

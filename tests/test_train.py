@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -398,6 +399,13 @@ def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
     assert message in error
     assert error.startswith("treewise: ")
     assert "Traceback" not in error
+
+
+def test_it_runs_in_a_notebook_which_has_an_event_loop(model: Path, tmp_path: Path) -> None:
+    async def cell() -> Path:
+        return train(recipe(model, tmp_path, **{"train.steps": 1}), reward=share_of_a)
+
+    assert (asyncio.run(cell()) / "model").is_dir()
 
 
 def test_the_run_folder_says_what_was_run(model: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,21 +188,6 @@ def random_group(generator: np.random.Generator, *, size: int, longest: int, alp
         reward = [None, 0.0, 0.0, 1.0, 1.0, 0.37][generator.integers(6)]
         rows.append(Row(prompt, answer, mask, reward))
     return rows
-
-
-def with_logprobs(
-    groups: Sequence[Sequence[Row]], seed: int, *, old: float | None, ref: float | None
-) -> list[list[Row]]:
-    """Old and reference log-probs for every row: a base per (context, token) plus noise of ±`old`, ±`ref`."""
-    generator = np.random.default_rng(seed)
-
-    def around(row: Row, width: float | None) -> list[float] | None:
-        if width is None:
-            return None
-        base = -float(np.log(VOCABULARY))
-        return (base + generator.uniform(-width, width, len(row.completion))).tolist()
-
-    return [[replace(row, old=around(row, old), ref=around(row, ref)) for row in group] for group in groups]
 
 
 def trajectory(row: Row) -> Trajectory:

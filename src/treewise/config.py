@@ -129,7 +129,7 @@ class TrainSection(Section):
     steps: Positive = Field(80, description="sampled batches to train on")
     updates_per_batch: Positive = Field(1, description="μ, passes over each sampled batch")
     minibatches: Positive = Field(1, description="optimizer steps per pass; whole groups each")
-    token_budget: Positive = Field(4096, description="tokens of one forward and backward pass")
+    token_budget: Positive = Field(2048, description="tokens of one forward and backward pass")
     max_skipped_steps: Positive = Field(5, description="stop after so many non-finite steps in a row")
     save_every: Count = Field(20, description="checkpoint every so many steps; 0: only at the end")
     keep_last: Positive = Field(2, description="checkpoints to keep, besides the best one")

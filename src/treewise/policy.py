@@ -23,6 +23,9 @@ from treewise import attention
 from treewise.logprobs import head_logprobs
 from treewise.packing import MicroBatch
 
+# Config entries by which a model changes its logits; small logits would hide a soft cap from a comparison.
+LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+
 Path = Literal["tree", "flat"]
 
 # Families whose layers are all ordinary causal attention (`flat_reason` still looks at each config).
@@ -65,11 +68,16 @@ class Policy:
         if not self.temperature > 0:
             raise ValueError(f"training needs a sampling temperature above 0, got {self.temperature}")
         for name, module in self.model.named_modules():
-            if isinstance(module, nn.Dropout) and module.p:
-                raise ValueError(f"{name} has dropout {module.p}; log-probs of a policy need dropout 0")
+            rates = [value for key, value in vars(module).items() if "drop" in key and isinstance(value, float)]
+            if isinstance(module, nn.Dropout):
+                rates = [module.p]
+            if any(rates):
+                raise ValueError(f"{name} has dropout {max(rates)}; log-probs of a policy need dropout 0")
         if self.path == "tree":
             attention.register()
-            causal_lm(self.model).set_attn_implementation(attention.NAME)
+            for model in (self.model, self.reference):
+                if model is not None:
+                    causal_lm(model).set_attn_implementation(attention.NAME)
         self.plain_head = _head_is_plain(self.model)
         if self.path == "tree" and not self.plain_head:
             raise ValueError("the model changes its logits behind the LM head; set model.attention = 'flat'")
@@ -116,18 +124,13 @@ class Policy:
         device = lm.device
         lengths = [len(row) for row in batch.transcripts]
         ids = np.zeros((len(lengths), max(lengths)), dtype=np.int64)
-        mask = np.zeros_like(ids)
         for number, transcript in enumerate(batch.transcripts):
             ids[number, : len(transcript)] = transcript
-            mask[number, : len(transcript)] = 1
         positions = np.concatenate([np.flatnonzero(sampled) for sampled in batch.sampled])
         row, before = _tensor(batch.trajectory, device), _tensor(positions - 1, device)
         targets = _tensor(batch.tokens[batch.index], device)
-        inputs = {
-            "input_ids": _tensor(ids, device),
-            "attention_mask": _tensor(mask, device),
-            "use_cache": False,
-        }
+        # Padding stands on the right, where a causal model never looks, so it needs no mask.
+        inputs = {"input_ids": _tensor(ids, device), "use_cache": False}
         if self.plain_head:
             hidden = lm.base_model(**inputs).last_hidden_state[row, before]
             return self._head(lm, hidden, torch.arange(len(row), device=device), targets)
@@ -172,13 +175,16 @@ def _head_is_plain(model: nn.Module) -> bool:
     """Whether the logits are exactly the LM head of the last hidden state (no softcap, no scaling)."""
     lm = causal_lm(model)
     head = lm.get_output_embeddings()
-    if type(head) is not nn.Linear:
+    if type(head) is not nn.Linear or lm.base_model is lm:
+        return False
+    text = lm.config.get_text_config()
+    if any(getattr(text, name, None) not in (None, 1.0) for name in LOGIT_CHANGES):
         return False
     ids = torch.arange(1, min(6, lm.config.get_text_config().vocab_size), device=lm.device)[None]
     with torch.no_grad():
         logits = lm(input_ids=ids, use_cache=False).logits
         expected = head(lm.base_model(input_ids=ids, use_cache=False).last_hidden_state)
-    return torch.allclose(logits, expected, rtol=1e-3, atol=1e-3)
+    return torch.allclose(logits, expected.to(logits.dtype), rtol=1e-3, atol=1e-3)
 
 
 def self_check(policy: Policy, batch: MicroBatch, *, tolerance: float) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -44,7 +45,14 @@ def collect(
         ValueError: for an empty or over-long prompt, or a reward that is wrong for every reply. A reward
             that fails on one reply leaves that trajectory without a verdict.
     """
-    return asyncio.run(_collect(problems, group_size, sampler, sampling, chat, rewards, tuple(seed)))
+    work = _collect(problems, group_size, sampler, sampling, chat, rewards, tuple(seed))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    # A notebook has a loop of its own, which can't be entered again: use a thread that has none.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 async def _collect(

@@ -88,10 +88,8 @@ def _probe_group(vocab_size: int) -> Group:
     return Group(Problem("self-check", ""), tuple(trajectories))
 
 
-def build_policy(recipe: Recipe, objective: Objective, source: str, vocab_size: int) -> tuple[Policy, str]:
-    """Load the model and decide, with a check on it, between tree and flat path. Also returns a line about that."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = _load_trainable(recipe, source).to(device)
+def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: int) -> tuple[Policy, str]:
+    """Decide, with a check on the model, between tree and flat path. Also returns a line about that."""
     config = causal_lm(model).config
     vocab_size = min(vocab_size, config.get_text_config().vocab_size)
     reason = "model.attention = 'flat'" if recipe.model.attention == "flat" else flat_reason(config)
@@ -100,20 +98,18 @@ def build_policy(recipe: Recipe, objective: Objective, source: str, vocab_size: 
     if recipe.model.gradient_checkpointing:
         causal_lm(model).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()  # which switches gradient checkpointing on; there is no dropout
-    policy = Policy(model, recipe.rollout.temperature, vocab_size, path="flat" if reason else "tree")
+    reference = None
+    if objective.kl_coef and not recipe.lora.rank:
+        reference = models.load_model(recipe.model.path).to(causal_lm(model).device).requires_grad_(False)
+    policy = Policy(
+        model, recipe.rollout.temperature, vocab_size, path="flat" if reason else "tree", reference=reference
+    )
     if reason:
         note = f"attention: one row per answer ({reason})"
     else:
         batch = pack([credit_group(_probe_group(vocab_size), objective)], denominator=1.0, budget=10**6)[0]
         difference, relative = self_check(policy, batch, tolerance=2e-3)
         note = f"attention: prefix tree (checked: log-probs within {difference:.0e}, gradient within {relative:.0e})"
-    if objective.kl_coef and not recipe.lora.rank:
-        reference = models.load_model(recipe.model.path).to(device).requires_grad_(False)
-        if policy.path == "tree":
-            from treewise import attention
-
-            reference.set_attn_implementation(attention.NAME)
-        policy.reference = reference
     return policy, note
 
 
@@ -157,9 +153,10 @@ def open_session(
     logging.disable_progress_bar()
     tokenizer = models.load_tokenizer(recipe.model.path)
     objective = recipe.objective.resolve(max_new_tokens=recipe.rollout.max_new_tokens)
-    policy, note = build_policy(recipe, objective, str(source or recipe.model.path), len(tokenizer))
-    lm = causal_lm(policy.model)
-    chat = Chat(tokenizer, model_eos=lm.generation_config.eos_token_id)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = _load_trainable(recipe, str(source or recipe.model.path)).to(device)
+    chat = Chat(tokenizer, model_eos=causal_lm(model).generation_config.eos_token_id)
+    policy, note = build_policy(recipe, objective, model, chat.vocab_size)
     notes = [note]
     if problems is None:
         problems, note = _problems(recipe.data, recipe, chat, recipe.data.split)
