@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from treewise.config import Recipe, load_recipe, options, parse_overrides
+from treewise.config import Recipe, bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 from treewise.presets import Objective, resolve
 
 OPTIONS = """
@@ -62,7 +62,7 @@ def test_every_option_has_one_line_of_help() -> None:
 )
 def test_a_bad_option_is_an_error_that_names_it(arguments: list[str], message: str) -> None:
     with pytest.raises(ValueError, match="(?s).*") as caught:
-        load_recipe(None, parse_overrides(arguments))
+        make_recipe({}, parse_overrides(arguments))
     assert message in str(caught.value)
 
 
@@ -75,7 +75,7 @@ def test_a_recipe_is_read_from_toml_with_overrides_on_top(tmp_path: Path) -> Non
 
 
 def test_a_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
-    recipe = load_recipe(None, {"train.steps": 9, "reward": [{"function": "numeric"}], "data.options": {"size": 3}})
+    recipe = make_recipe({}, {"train.steps": 9, "reward": [{"function": "numeric"}], "data.options": {"size": 3}})
     path = tmp_path / "config.json"
     path.write_text(recipe.model_dump_json())
     assert load_recipe(path) == recipe
@@ -95,8 +95,10 @@ def test_a_missing_recipe_is_named() -> None:
 
 
 def test_values_are_read_as_toml_and_otherwise_as_text() -> None:
-    found = parse_overrides(["--a", "3", "--b", "0.5", "--c", "[1, 2]", "--d", "some/path", "--e", "true", "--f=x=y"])
-    assert found == {"a": 3, "b": 0.5, "c": [1, 2], "d": "some/path", "e": True, "f": "x=y"}
+    found = parse_overrides(
+        ["--a", "3", "--b", "0.5", "--c", "[1, 2]", "--d", "some/path", "--e", "true", "--f=x=y", "--g", "none"]
+    )
+    assert found == {"a": 3, "b": 0.5, "c": [1, 2], "d": "some/path", "e": True, "f": "x=y", "g": None}
 
 
 def test_constant_aggregation_divides_by_the_samplers_limit_unless_told_otherwise() -> None:
@@ -123,3 +125,13 @@ def test_presets_are_what_their_papers_say(
     assert (objective.aggregation, objective.scale) == (aggregation, scale)
     assert (objective.clip_low, objective.clip_high) == (0.2, clip_high)
     assert (objective.weight_exponent, objective.kl_coef) == (exponent, 0.0)
+
+
+@pytest.mark.parametrize("name", sorted(bundled_recipes()))
+def test_every_bundled_recipe_is_valid(name: str) -> None:
+    assert load_recipe(name).data.source
+
+
+def test_an_override_of_a_section_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="train = 3 in the recipe is not a section, so train.steps can't be set"):
+        make_recipe({"train": 3}, {"train.steps": 4})

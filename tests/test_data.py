@@ -250,10 +250,18 @@ def test_reasoning_gym_tasks_are_seeded_and_take_options() -> None:
 
 def test_options_without_an_effect_are_errors(tmp_path: Path) -> None:
     source = jsonl(tmp_path, {"prompt": "a"})
-    with pytest.raises(ValueError, match="only for reasoning-gym"):
+    with pytest.raises(ValueError, match="only for generated tasks"):
         load_problems(source, options={"size": 3})
-    with pytest.raises(ValueError, match="only for hub data sets"):
+    with pytest.raises(ValueError, match="which has no splits"):
         load_problems(source, split="test")
+    with pytest.raises(ValueError, match="only for hub data sets"):
+        load_problems("sums", subset="easy")
+    with pytest.raises(ValueError, match="no option 'digits'; it has size, seed"):
+        load_problems("sums", options={"digits": 3})
+    with pytest.raises(ValueError, match="has the splits train and test, not 'dev'"):
+        load_problems("sums", split="dev")
+    with pytest.raises(ValueError, match="can't make 100 different problems"):
+        load_problems("sums", split="test", options={"size": 100, "terms": 2})
     with pytest.raises(ValueError, match="no task 'gdc'"):
         load_problems("reasoning-gym:gdc")
     with pytest.raises(ValueError, match="refuses the options"):
@@ -312,3 +320,15 @@ def test_the_seed_and_the_epoch_change_the_order() -> None:
     assert first(1) == first(1)
     assert first(1) != first(2)
     assert first(1)[0] != first(1)[1]
+
+
+def test_a_built_in_task_never_trains_on_a_test_problem() -> None:
+    training, _ = load_problems("sums", options={"size": 500, "seed": 3})
+    held_out, _ = load_problems("sums", split="test", options={"size": 120})
+    assert len({p.id for p in training}) == 500
+    assert not {p.id for p in training} & {p.id for p in held_out}
+    assert all(sum(map(int, str(p.prompt).split(" + "))) == int(p.answer or "") for p in [*training, *held_out])
+    again, _ = load_problems("sums", options={"size": 500, "seed": 3})
+    other, _ = load_problems("sums", options={"size": 500, "seed": 4})
+    assert training == again
+    assert training != other

@@ -16,7 +16,7 @@ ROOT = Path(treewise.__file__).parent
 LAYERS = [
     {"types", "text", "config", "presets", "tree", "credit"},
     {"packing", "objective", "logprobs"},
-    {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "chat"},
+    {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "tasks", "chat"},
     {
         "rollout",
         "update",
@@ -36,6 +36,7 @@ LAYERS = [
 WITHIN = {
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("credit", "presets"), ("config", "presets"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
+    ("sources", "tasks"),
     ("analysis", "records"), ("explain", "records"), ("tables", "analysis"), ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"),
     ("train", "session"), ("train", "evaluate"), ("train", "display"), ("display", "evaluate"),

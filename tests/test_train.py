@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from folders import write_problems, write_tiny_model
 from treewise import checkpoint, cli
-from treewise.config import Recipe, load_recipe
+from treewise.config import Recipe, load_recipe, make_recipe
 from treewise.train import Diverged, train
 from treewise.types import Problem
 
@@ -34,8 +34,8 @@ def recipe(model: Path, tmp_path: Path, **overrides: Any) -> Recipe:
     problems = tmp_path / "problems.jsonl"
     if not problems.exists():
         write_problems(problems, 10)
-    return load_recipe(
-        None,
+    return make_recipe(
+        {},
         {
             "model.path": str(model),
             "model.dtype": "float32",
@@ -373,7 +373,7 @@ def test_dry_run_prints_the_resolved_recipe(capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["train", "--dry-run", "--train.steps", "7"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["train"]["steps"] == 7
-    assert printed == load_recipe(None, {"train.steps": 7}).model_dump(mode="json")
+    assert printed == load_recipe(overrides={"train.steps": 7}).model_dump(mode="json")
 
 
 @pytest.mark.parametrize(

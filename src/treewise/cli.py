@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from treewise.config import load_recipe, options, parse_overrides
+from treewise.config import QUICK_START, bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
 Overrides = dict[str, Any]
 
@@ -24,7 +24,7 @@ def _train(arguments: argparse.Namespace, overrides: Overrides) -> int:
             raise ValueError(f"--resume continues with the run's own recipe; --{unexpected[0]} can't change it")
         recipe = load_recipe(f"{arguments.resume}/config.json", overrides)
     else:
-        recipe = load_recipe(arguments.recipe, overrides)
+        recipe = load_recipe(arguments.recipe or QUICK_START, overrides)
     if arguments.dry_run:
         print(recipe.model_dump_json(indent=2))
         return 0
@@ -49,7 +49,7 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
         raise ValueError(f"explain takes --objective.… options only, not --{foreign[0]}")
     if "objective.preset" in overrides:
         raise ValueError("give the preset with --preset")
-    recipe = load_recipe(None, {"objective.preset": arguments.preset, **overrides})
+    recipe = make_recipe({}, {"objective.preset": arguments.preset, **overrides})
     from treewise.tables import explain_command
 
     explain_command(arguments.file, recipe.objective.resolve(), as_json=arguments.json)
@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    train.add_argument("recipe", nargs="?", help="a TOML file; every option has a default")
+    train.add_argument(
+        "recipe", nargs="?", help=f"a TOML file, a run's config.json, or one of: {', '.join(bundled_recipes())}"
+    )
     train.add_argument("--resume", metavar="RUN", help="continue a run folder from its newest complete checkpoint")
     train.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     train.set_defaults(run=_train)

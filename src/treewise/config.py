@@ -1,4 +1,4 @@
-"""Recipes: what a run does, as sparse TOML over defaults that are the quick start.
+"""Recipes: what a run does, as sparse TOML over defaults.
 
     recipe.toml + --section.field value  ──▶  Recipe (frozen, every field checked)  ──▶  RUN/config.json
 
@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from treewise.presets import PRESETS, Aggregation, Objective, Scale, resolve
+
+QUICK_START = "quickstart"
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -58,8 +60,8 @@ class LoraSection(Section):
 class DataSection(Section):
     """The problems to learn from."""
 
-    source: str = Field(
-        "arithmetic", description="built-in task, JSONL/Parquet/CSV file, hub data set id, reasoning-gym:TASK"
+    source: str | None = Field(
+        None, description="JSONL/Parquet/CSV file, hub data set id, reasoning-gym:TASK, or the built-in task sums"
     )
     split: str | None = Field(None, description="split of a hub data set; default train")
     subset: str | None = Field(None, description="configuration of a hub data set")
@@ -156,7 +158,7 @@ class Recipe(Section):
     lora: LoraSection = LoraSection()
     data: DataSection = DataSection()
     reward: tuple[RewardItem, ...] = Field(
-        (RewardItem(function="answer"),), description="reward functions, summed by weight"
+        (RewardItem(function="numeric"),), description="reward functions, summed by weight"
     )
     rollout: RolloutSection = RolloutSection()
     objective: ObjectiveSection = ObjectiveSection()
@@ -194,7 +196,7 @@ def options(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """`--section.field value` or `--section.field=value` pairs as a flat dict; values are read as TOML, else as text.
+    """`--section.field value` or `--section.field=value` pairs as a flat dict; values are read as TOML, else as text, and `none` unsets an option.
 
     Raises:
         ValueError: for a stray word or a missing value.
@@ -212,6 +214,9 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             text = words.pop(0)
         if name in overrides:
             raise ValueError(f"--{name} is given twice")
+        if text == "none":  # TOML has no word for an option that is not set
+            overrides[name] = None
+            continue
         try:
             overrides[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -219,26 +224,38 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def load_recipe(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe: the defaults, the TOML file on top, then the overrides.
+def bundled_recipes() -> dict[str, Path]:
+    """The recipes that come with treewise, by name."""
+    return {path.stem: path for path in sorted((Path(__file__).parent / "recipes").glob("*.toml"))}
+
+
+def load_recipe(path: str | Path = QUICK_START, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe and put the overrides on top.
 
     Args:
-        path: a TOML file, or a run's `config.json`; `None` is the quick start.
+        path: a TOML file, a run's `config.json`, or the name of a bundled recipe.
         overrides: flat dict of dotted names, such as `{"train.steps": 100}`.
 
     Raises:
         ValueError: for an unreadable file, an unknown option (naming the nearest valid one), a value of the
             wrong kind, or options that contradict each other.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        read = json.loads if Path(path).suffix == ".json" else tomllib.loads
-        try:
-            values = read(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(f"can't read recipe {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise ValueError(f"recipe {path} can't be parsed: {error}") from error
+    bundled = bundled_recipes()
+    file = bundled.get(str(path), Path(path))
+    read = json.loads if file.suffix == ".json" else tomllib.loads
+    try:
+        values = read(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(
+            f"can't read recipe {path}: {error.strerror}; bundled recipes are {', '.join(bundled)}"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"recipe {path} can't be parsed: {error}") from error
+    return make_recipe(values, overrides)
+
+
+def make_recipe(values: dict[str, Any], overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe from nested sections as a TOML file has them, and flat overrides; see `load_recipe`."""
     defaults = {name: default for name, default, _ in options()}
     for name, value in (overrides or {}).items():
         *sections, field = name.split(".")
@@ -247,6 +264,8 @@ def load_recipe(path: str | Path | None = None, overrides: Mapping[str, Any] | N
         table = values
         for section in sections:
             table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise ValueError(f"{section} = {table!r} in the recipe is not a section, so {name} can't be set")
         table[field] = value
     try:
         return Recipe.model_validate(values)

@@ -22,6 +22,7 @@ from treewise.presets import Objective
 from treewise.reward import Reward
 from treewise.reward.load import load_reward
 from treewise.sampler.hf import HFSampler
+from treewise.sources import has_splits
 from treewise.types import Group, Problem, Trajectory
 
 
@@ -159,10 +160,14 @@ def open_session(
     policy, note = build_policy(recipe, objective, model, chat.vocab_size)
     notes = [note]
     if problems is None:
+        if recipe.data.source is None:
+            raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
         problems, note = _problems(recipe.data, recipe, chat, recipe.data.split)
         notes.append(note)
     if held_out is None and recipe.eval.source is not None:
-        held_out, note = _problems(recipe.eval, recipe, chat, recipe.eval.split)
+        held_out, note = _problems(
+            recipe.eval, recipe, chat, recipe.eval.split or ("test" if has_splits(recipe.eval.source) else None)
+        )
         notes.append(f"held out: {note}")
     if reward is not None:
         rewards: tuple[Reward, ...] = (load_reward(reward),)

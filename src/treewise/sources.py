@@ -6,25 +6,52 @@ import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from treewise.tasks import TASKS, generate
 
 Rows = list[tuple[str, dict[str, Any]]]  # (where the row stands, for error messages; its columns)
 
 
+READERS = (".jsonl", ".parquet", ".csv")
+
+
+def _kind(source: str) -> Literal["task", "gym", "file", "hub"]:
+    if source in TASKS:
+        return "task"
+    if source.startswith("reasoning-gym:"):
+        return "gym"
+    return "file" if Path(source).suffix in READERS or Path(source).is_file() else "hub"
+
+
+def has_splits(source: str) -> bool:
+    """Whether the source comes with a training and a test split."""
+    return _kind(source) in ("task", "hub")
+
+
 def read_rows(source: str, *, split: str | None, subset: str | None, options: Mapping[str, Any] | None) -> Rows:
-    """All rows of a file, a hub data set or a generated task. Raises ValueError, with file and line."""
+    """The rows of a source.
+
+    Raises:
+        ValueError: for a source that isn't there, bad rows, or an argument that has no effect on this kind of source.
+    """
+    kind = _kind(source)
+    if options and kind not in ("task", "gym"):
+        raise ValueError(f"the options {dict(options)} are only for generated tasks, not for {source!r}")
+    if split and not has_splits(source):
+        raise ValueError(f"split = {split!r} has no effect on {source!r}, which has no splits")
+    if subset and kind != "hub":
+        raise ValueError(f"subset = {subset!r} is only for hub data sets, not for {source!r}")
+    match kind:
+        case "task":
+            rows = generate(source, split=split or "train", options=options or {})
+            return [(f"{source}, problem {number}", dict(row)) for number, row in enumerate(rows)]
+        case "gym":
+            return _read_reasoning_gym(source.removeprefix("reasoning-gym:"), options or {})
+        case "hub":
+            return _read_hub(source, split or "train", subset)
     path = Path(source)
-    readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".csv": _read_csv}
-    is_gym = source.startswith("reasoning-gym:")
-    is_file = not is_gym and (path.suffix in readers or path.is_file())
-    if options and not is_gym:
-        raise ValueError(f"the options {dict(options)} are only for reasoning-gym:TASK, not for {source!r}")
-    if (split or subset) and (is_gym or is_file):
-        raise ValueError(f"split and subset are only for hub data sets, not for {source!r}")
-    if is_gym:
-        return _read_reasoning_gym(source.removeprefix("reasoning-gym:"), options or {})
-    if not is_file:
-        return _read_hub(source, split or "train", subset)
+    readers = dict(zip(READERS, (_read_jsonl, _read_parquet, _read_csv), strict=True))
     if path.suffix not in readers:
         raise ValueError(f"{source}: a data file must end in {', '.join(readers)}")
     if not path.is_file():

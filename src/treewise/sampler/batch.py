@@ -122,23 +122,24 @@ def check_cache(cached: CachedModel) -> None:
     """
     name = type(causal_lm(cached.model)).__name__
     size = cached.config.vocab_size
-    pad = 3 if cached.ragged else 0
-    prefixes = [np.arange(3, 10) % size, np.arange(11, 18 - pad) % size]
+    pad = 5 if cached.ragged else 0
+    text = np.random.default_rng(0).integers(size, size=18)
+    prefixes = [text[:9], text[9 + pad :]]
     try:
         batch = Batch(cached, prefixes, 2)
         for order in ([0, 1, 1], [2, 0]):
             batch.reorder(torch.tensor(order, device=batch.ids.device))
             batch.forward((torch.arange(len(order), device=batch.ids.device)[:, None] + 5) % size)
-        distance = 0.0
+        distances = []
         for row, start, logits in zip(batch.ids, (pad, 0), batch.logits, strict=True):
             alone = cached.model(input_ids=row[None, start:], use_cache=False).logits[0, -1]
             difference = logits.float().softmax(dim=-1) - alone.float().softmax(dim=-1)
-            distance = max(distance, difference.abs().sum().item() / 2)
+            distances.append(difference.abs().sum().item() / 2)
     except Exception as error:  # whatever the model's code raises
         raise ValueError(f"{name} can't be sampled in process: {error}") from error
     bound = 0.1 if batch.logits.element_size() == 2 else 1e-3
-    if not distance <= bound:
+    if not all(distance <= bound for distance in distances):
         raise ValueError(
             f"{name} can't be sampled in process: with its cache the next token's distribution is off by "
-            f"{distance:.2g} (total variation) from the model without a cache"
+            f"{max(distances):.2g} (total variation) from the model without a cache"
         )

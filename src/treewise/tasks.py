@@ -1,0 +1,63 @@
+"""Problems that need no download: generated, verifiable, and split so that no test problem is ever trained on.
+
+    sums    problem "7 + 12 + 5"    answer "24"
+
+A problem belongs to the test split or to the training split by its own text, so the two are disjoint whatever
+the size, seed or options.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+TEST_SHARE = 0.2
+
+
+def is_test(problem: str) -> bool:
+    """Whether a problem is held out, decided by its text."""
+    return zlib.crc32(problem.encode()) < TEST_SHARE * 2**32
+
+
+def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest: int = 9) -> list[dict[str, str]]:
+    """`size` different sums of `terms` numbers from 1 to `largest`.
+
+    Raises:
+        ValueError: if there are not that many.
+    """
+    available = largest**terms * (TEST_SHARE if split == "test" else 1 - TEST_SHARE)
+    if terms < 2 or largest < 1 or not 1 <= size <= 0.9 * available:
+        raise ValueError(
+            f"sums: can't make {size} different problems of {terms} terms up to {largest} for the {split} split; "
+            f"there are about {available:.0f}"
+        )
+    generator = np.random.default_rng(seed)
+    problems: dict[str, str] = {}
+    while len(problems) < size:
+        numbers = generator.integers(1, largest + 1, terms).tolist()
+        problem = " + ".join(map(str, numbers))
+        if is_test(problem) == (split == "test"):
+            problems[problem] = str(sum(numbers))
+    return [{"id": problem, "problem": problem, "answer": answer} for problem, answer in problems.items()]
+
+
+TASKS: Mapping[str, Callable[..., list[dict[str, str]]]] = {"sums": sums}
+
+
+def generate(name: str, *, split: str, options: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The problems of a built-in task.
+
+    Raises:
+        ValueError: for a split or an option that the task doesn't have.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"the task {name} has the splits train and test, not {split!r}")
+    task = TASKS[name]
+    known = [*(task.__kwdefaults__ or ())]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(f"the task {name} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    return task(split=split, **options)
