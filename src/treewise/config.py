@@ -196,7 +196,9 @@ def options(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """`--section.field value` or `--section.field=value` pairs as a flat dict; values are read as TOML, else as text, and `none` unsets an option.
+    """`--section.field value` or `--section.field=value` pairs as a flat dict.
+
+    Values are read as TOML, else as text; `none` unsets an option.
 
     Raises:
         ValueError: for a stray word or a missing value.

@@ -1,12 +1,14 @@
 """Credited groups into micro-batches that fit a token budget.
 
-    group 1  ▣▣▣▣▣▣▣            micro-batch 1  ▣▣▣▣▣▣▣□□□
-    group 2  □□□          ──▶    micro-batch 2  ▤▤▤▤▤▤▤▤▤▤      ▤ is cut between trajectories; the part
-    group 3  ▤▤▤▤▤▤▤▤▤▤▤▤▤▤      micro-batch 3  ▤▤▤▤▤▤▤         behind the cut computes its ancestors again
+    sorted transcripts   shots q1 a      one tree over all of them; tokens that several groups share (a system
+                         shots q1 b      message, worked examples) are computed once, too
+                         ───────────  ◀─ cut between trajectories, where the least is shared; the part behind
+                         shots q2 c      the cut computes its ancestors again, with gradient
+                         shots q2 d
 
-Micro-batches only sum: every coefficient already holds the step's 1/D, so a loss does not depend on
-how it is cut. A tree over the budget is cut between whole trajectories, so each token's loss stands
-in exactly one part, sequence-level terms stay whole, and recomputed ancestors carry gradient.
+Credit is fixed before, group by group; here only arithmetic is shared. Micro-batches only sum: every
+coefficient already holds the step's 1/D, so a loss does not depend on how it is cut. Trajectories stay
+whole, so each token's loss stands in exactly one part.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from treewise.credit import CreditedGroup
-from treewise.tree import PrefixTree, build_tree, sort_rows
+from treewise.tree import build_tree, sort_rows
 from treewise.types import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Several trees in one row: `T` unique tokens, `A` sampled tokens in trajectory space.
+    """One tree of `T` unique tokens over some trajectories, with `A` sampled tokens in trajectory space.
 
     Attributes:
-        tokens, parent, position, end: [T] the trees one after the other, see `treewise.tree`.
+        tokens, parent, position, end: [T] the tree, see `treewise.tree`.
         index: [A] tree token of every sampled token.
         trajectory: [A] which of `transcripts` it belongs to.
         advantages, coefficients: [A] as in the loss; coefficients are divided by D.
@@ -49,97 +51,35 @@ class MicroBatch:
     origin: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Some trajectories of one group, and what they cost: unique tokens, and rows × longest row."""
+def _tree_parts(transcripts: Sequence[IntArray], budget: int) -> Iterator[list[int]]:
+    """Transcript numbers of each part: runs of the sorted order with at most `budget` unique tokens.
 
-    group: int
-    members: tuple[int, ...]
-    unique: int
-    longest: int
-
-
-def _cut(number: int, group: CreditedGroup, budget: int, flat: bool) -> Iterator[_Piece]:
-    """Split a group between trajectories, in sorted order so that neighbours share the most.
-
-    An empty answer has no token to compute; it only counts in D.
+    A full part is cut at the boundary in its second half across which neighbours share the least.
     """
-    answered = [n for n, t in enumerate(group.trajectories) if t.sampled.any()]
-    transcripts = [group.trajectories[n].tokens * 2 + group.trajectories[n].sampled for n in answered]
     order = sort_rows(transcripts)
-    members: list[int] = []
-    unique = longest = 0
-    for row, shared in zip(order.rows.tolist(), order.shared.tolist(), strict=True):
-        length = len(transcripts[row])
-        added = length - shared if members else length
-        wider = max(longest, length)
-        cost = (len(members) + 1) * wider if flat else unique + added
-        if members and cost > budget:
-            yield _Piece(number, tuple(sorted(members)), unique, longest)
-            members, unique, longest, added, wider = [], 0, 0, length, length
-        members.append(answered[row])
-        unique, longest = unique + added, wider
-    if members:
-        yield _Piece(number, tuple(sorted(members)), unique, longest)
+    lengths = np.array([len(transcripts[row]) for row in order.rows])
+    start = 0
+    while start < len(lengths):
+        unique = lengths[start] + np.concatenate([[0], np.cumsum((lengths - order.shared)[start + 1 :])])
+        stop = start + max(1, int(np.searchsorted(unique, budget, side="right")))
+        if stop < len(lengths):
+            half = start + 1 + int(np.searchsorted(unique, unique[stop - start - 1] / 2))
+            boundaries = np.arange(min(half, stop), stop + 1)
+            stop = int(boundaries[np.lexsort((-boundaries, order.shared[boundaries]))[0]])
+        yield order.rows[start:stop].tolist()
+        start = stop
 
 
-def _bins(pieces: Sequence[_Piece], budget: int, flat: bool) -> list[list[_Piece]]:
-    """First fit, largest piece first, so that few micro-batches are needed."""
-
-    def cost(bin_: Sequence[_Piece]) -> int:
-        if flat:
-            return sum(len(p.members) for p in bin_) * max(p.longest for p in bin_)
-        return sum(p.unique for p in bin_)
-
-    bins: list[list[_Piece]] = []
-    for piece in sorted(pieces, key=lambda p: -cost([p])):
-        for candidate in bins:
-            if cost([*candidate, piece]) <= budget:
-                candidate.append(piece)
-                break
-        else:
-            bins.append([piece])
-    return bins
-
-
-def _concatenate(groups: Sequence[CreditedGroup], pieces: Sequence[_Piece], denominator: float) -> MicroBatch:
-    trees: list[PrefixTree] = []
-    advantages: list[FloatArray] = []
-    coefficients: list[FloatArray] = []
-    sampler: list[FloatArray] = []
-    transcripts: list[IntArray] = []
-    masks: list[BoolArray] = []
-    origin: list[tuple[int, int]] = []
-    for piece in sorted(pieces, key=lambda p: (p.group, p.members)):
-        group = groups[piece.group]
-        chosen = [group.trajectories[member] for member in piece.members]
-        whole = len(chosen) == len(group.trajectories)
-        trees.append(group.tree if whole else build_tree([t.tokens for t in chosen], [t.sampled for t in chosen]))
-        entries = np.flatnonzero(np.isin(group.tree.trajectory, piece.members))
-        advantages.append(group.advantages[entries])
-        coefficients.append(group.coefficients[entries] / denominator)
-        sampler.extend(t.logprobs[t.sampled] for t in chosen)
-        transcripts.extend(t.tokens for t in chosen)
-        masks.extend(t.sampled for t in chosen)
-        origin.extend((piece.group, member) for member in piece.members)
-    starts = np.cumsum([0, *(len(tree) for tree in trees)])
-    rows = np.cumsum([0, *(tree.count for tree in trees)])
-    return MicroBatch(
-        tokens=np.concatenate([tree.tokens for tree in trees]),
-        parent=np.concatenate(
-            [np.where(tree.parent < 0, -1, tree.parent + s) for tree, s in zip(trees, starts, strict=False)]
-        ),
-        position=np.concatenate([tree.position for tree in trees]),
-        end=np.concatenate([tree.end + s for tree, s in zip(trees, starts, strict=False)]),
-        index=np.concatenate([tree.index + s for tree, s in zip(trees, starts, strict=False)]),
-        trajectory=np.concatenate([tree.trajectory + r for tree, r in zip(trees, rows, strict=False)]),
-        advantages=np.concatenate(advantages),
-        coefficients=np.concatenate(coefficients),
-        sampler_logprobs=np.concatenate(sampler),
-        transcripts=tuple(transcripts),
-        sampled=tuple(masks),
-        origin=tuple(origin),
-    )
+def _flat_parts(transcripts: Sequence[IntArray], budget: int) -> Iterator[list[int]]:
+    """Transcript numbers of each part: rows of similar length, rows × longest row at most `budget`."""
+    part: list[int] = []
+    for number in sorted(range(len(transcripts)), key=lambda n: len(transcripts[n])):
+        if part and (len(part) + 1) * len(transcripts[number]) > budget:
+            yield part
+            part = []
+        part.append(number)
+    if part:
+        yield part
 
 
 def pack(groups: Sequence[CreditedGroup], *, denominator: float, budget: int, flat: bool = False) -> list[MicroBatch]:
@@ -158,12 +98,42 @@ def pack(groups: Sequence[CreditedGroup], *, denominator: float, budget: int, fl
     """
     if budget < 1:
         raise ValueError(f"the token budget must be positive, got {budget}")
-    for group in groups:
-        for number, trajectory in enumerate(group.trajectories):
+    origin: list[tuple[int, int]] = []  # of every trajectory that has something to compute
+    spans: list[slice] = []  # its entries in the group's trajectory space
+    for number, group in enumerate(groups):
+        ends = np.cumsum(group.lengths).tolist()
+        for member, (trajectory, length) in enumerate(zip(group.trajectories, group.lengths, strict=True)):
             if len(trajectory.sampled) and trajectory.sampled[0]:
                 raise ValueError(
-                    f"problem {group.group.problem.id!r}, trajectory {number}: the first token is marked "
+                    f"problem {group.group.problem.id!r}, trajectory {member}: the first token is marked "
                     "as sampled, but there is no token before it; the prompt must not be empty"
                 )
-    pieces = [piece for number, group in enumerate(groups) for piece in _cut(number, group, budget, flat)]
-    return [_concatenate(groups, chosen, denominator) for chosen in _bins(pieces, budget, flat)]
+            if length:
+                origin.append((number, member))
+                spans.append(slice(ends[member] - length, ends[member]))
+    rows = [groups[number].trajectories[member] for number, member in origin]
+    parts = _flat_parts if flat else _tree_parts
+    batches = []
+    for part in parts([row.tokens * 2 + row.sampled for row in rows], budget):
+        chosen = sorted(part)  # the order of the groups, whatever the tokens are
+        tree = build_tree([rows[n].tokens for n in chosen], [rows[n].sampled for n in chosen])
+        home = [groups[origin[n][0]] for n in chosen]
+        taken = [spans[n] for n in chosen]
+        batches.append(
+            MicroBatch(
+                tokens=tree.tokens,
+                parent=tree.parent,
+                position=tree.position,
+                end=tree.end,
+                index=tree.index,
+                trajectory=tree.trajectory,
+                advantages=np.concatenate([g.advantages[s] for g, s in zip(home, taken, strict=True)]),
+                coefficients=np.concatenate([g.coefficients[s] for g, s in zip(home, taken, strict=True)])
+                / denominator,
+                sampler_logprobs=np.concatenate([rows[n].logprobs[rows[n].sampled] for n in chosen]),
+                transcripts=tuple(rows[n].tokens for n in chosen),
+                sampled=tuple(rows[n].sampled for n in chosen),
+                origin=tuple(origin[n] for n in chosen),
+            )
+        )
+    return batches

@@ -2,8 +2,8 @@
 
     sums    problem "7 + 12 + 5"    answer "24"
 
-A problem belongs to the test split or to the training split by its own text, so the two are disjoint whatever
-the size, seed or options.
+Which split a problem belongs to follows from what it asks, so the two are disjoint whatever the size, seed or
+options: a sum that is held out is not even trained on in another order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-TEST_SHARE = 0.2
+TEST_SHARE = 1 / 3
 
 
-def is_test(problem: str) -> bool:
-    """Whether a problem is held out, decided by its text."""
-    return zlib.crc32(problem.encode()) < TEST_SHARE * 2**32
+def is_test(key: str) -> bool:
+    """Whether the problems with this key are held out; the key is what they ask, in a normal form."""
+    return zlib.crc32(key.encode()) < TEST_SHARE * 2**32
 
 
 def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest: int = 9) -> list[dict[str, str]]:
@@ -38,9 +38,8 @@ def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest
     problems: dict[str, str] = {}
     while len(problems) < size:
         numbers = generator.integers(1, largest + 1, terms).tolist()
-        problem = " + ".join(map(str, numbers))
-        if is_test(problem) == (split == "test"):
-            problems[problem] = str(sum(numbers))
+        if is_test(" ".join(map(str, sorted(numbers)))) == (split == "test"):
+            problems[" + ".join(map(str, numbers))] = str(sum(numbers))
     return [{"id": problem, "problem": problem, "answer": answer} for problem, answer in problems.items()]
 
 
