@@ -401,6 +401,26 @@ def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
     assert "Traceback" not in error
 
 
+def test_problems_given_in_python_are_rows_of_columns_or_finished_problems(model: Path, tmp_path: Path) -> None:
+    table = [{"question": f"{n}+{n}=?", "answer": str(2 * n), "level": n} for n in range(4)]
+    options = {"train.steps": 1, "data.system": "add", "data.source": None}
+    run = train(
+        recipe(model, tmp_path, **options),
+        problems=table,
+        reward=lambda completion, level, answer: level,
+        held_out=table,
+    )
+    first = rows(run / "rollouts.jsonl")[0]
+    assert [message["role"] for message in first["prompt"]] == ["system", "user"]
+    assert first["reward"] == int(first["answer"]) / 2
+    assert len(rows(run / "eval.jsonl")[0]["scores"]["reward"]) == 4
+    again = recipe(model, tmp_path, **options, **{"train.name": "again"})
+    run = train(again, problems=[Problem(str(n), f"{n}", str(n)) for n in range(4)], reward=share_of_a)
+    assert rows(run / "rollouts.jsonl")[0]["prompt"] in "0123"
+    with pytest.raises(ValueError, match="no problems to learn from: set data.source"):
+        train(again, reward=share_of_a)
+
+
 def test_it_runs_in_a_notebook_which_has_an_event_loop(model: Path, tmp_path: Path) -> None:
     async def cell() -> Path:
         return train(recipe(model, tmp_path, **{"train.steps": 1}), reward=share_of_a)

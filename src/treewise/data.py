@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from treewise.sources import read_rows, shorten
+from treewise.sources import Rows, read_rows, shorten
 from treewise.types import Message, Problem
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
@@ -57,7 +57,19 @@ def load_problems(
     rows = read_rows(source, split=split, subset=subset, options=options)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}: it must be at least 1")
-    rows = rows[:limit]
+    return make_problems(rows[:limit], source, chat=chat, system=system, template=template, examples=examples)
+
+
+def make_problems(
+    rows: Rows,
+    source: str,
+    *,
+    chat: bool = False,
+    system: str | None = None,
+    template: str | None = None,
+    examples: Sequence[Sequence[str]] = (),
+) -> tuple[list[Problem], str]:
+    """Problems from rows of named columns; arguments, result and errors as in `load_problems`."""
     if not rows:
         raise ValueError(f"{source} has no rows")
     if template is not None and "{prompt}" not in template:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ import torch
 
 from treewise import models
 from treewise.chat import Chat
-from treewise.config import Recipe
+from treewise.config import DataSection, EvalSection, Recipe
 from treewise.credit import credit_group
-from treewise.data import filter_long, load_problems
+from treewise.data import filter_long, load_problems, make_problems
 from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, self_check
@@ -22,7 +22,7 @@ from treewise.presets import Objective
 from treewise.reward import Reward
 from treewise.reward.load import load_reward
 from treewise.sampler.hf import HFSampler
-from treewise.sources import has_splits
+from treewise.sources import Rows, has_splits
 from treewise.types import Group, Problem, Trajectory
 
 
@@ -114,19 +114,34 @@ def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: i
     return policy, note
 
 
-def _problems(section: Any, recipe: Recipe, chat: Chat, split: str | None) -> tuple[list[Problem], str]:
+Given = Sequence[Problem] | Sequence[Mapping[str, Any]]
+
+
+def _problems(
+    given: Given | None, section: DataSection | EvalSection, recipe: Recipe, chat: Chat, name: str
+) -> tuple[list[Problem], str]:
+    """The problems given in Python (as they are, or as rows of columns), or those that the section names."""
     data = recipe.data
-    problems, note = load_problems(
-        section.source,
-        split=split,
-        subset=data.subset,
-        options=section.options,
-        limit=section.limit,
-        chat=chat.has_template,
-        system=data.system,
-        template=data.template,
-        examples=data.examples,
-    )
+    prompt: dict[str, Any] = {
+        "chat": chat.has_template,
+        "system": data.system,
+        "template": data.template,
+        "examples": data.examples,
+    }
+    problems: list[Problem]
+    if given is not None and all(isinstance(problem, Problem) for problem in given):
+        problems = [problem for problem in given if isinstance(problem, Problem)]
+        note = f"{name}: {len(problems)} problems"
+    elif given is not None:
+        rows: Rows = [(f"{name}[{number}]", dict(row)) for number, row in enumerate(given)]  # type: ignore[call-overload]
+        problems, note = make_problems(rows, name, **prompt)
+    else:
+        assert section.source is not None
+        split = section.split or ("test" if section is recipe.eval and has_splits(section.source) else None)
+        subset = data.subset if section.source == data.source else None
+        problems, note = load_problems(
+            section.source, split=split, subset=subset, options=section.options, limit=section.limit, **prompt
+        )
     if data.max_prompt_tokens is not None:
         problems, dropped = filter_long(problems, chat.encode_prompt, data.max_prompt_tokens)
         if dropped:
@@ -138,15 +153,16 @@ def open_session(
     recipe: Recipe,
     *,
     source: str | Path | None = None,
-    problems: Sequence[Problem] | None = None,
-    held_out: Sequence[Problem] | None = None,
+    problems: Given | None = None,
+    held_out: Given | None = None,
     reward: Callable[..., Any] | None = None,
 ) -> Session:
     """Build all parts of a run.
 
     Args:
         source: model folder to start from, if it is not the recipe's (a checkpoint).
-        problems, held_out: given in Python instead of by `data.source` and `eval.source`.
+        problems, held_out: in place of `data.source` and `eval.source`: `Problem`s, whose prompts are used as they
+            are, or dicts with the columns of a data file, which get the recipe's system message and template.
         reward: a function in place of the recipe's rewards.
     """
     from transformers.utils import logging
@@ -159,15 +175,14 @@ def open_session(
     chat = Chat(tokenizer, model_eos=causal_lm(model).generation_config.eos_token_id)
     policy, note = build_policy(recipe, objective, model, chat.vocab_size)
     notes = [note]
-    if problems is None:
-        if recipe.data.source is None:
-            raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
-        problems, note = _problems(recipe.data, recipe, chat, recipe.data.split)
-        notes.append(note)
-    if held_out is None and recipe.eval.source is not None:
-        held_out, note = _problems(
-            recipe.eval, recipe, chat, recipe.eval.split or ("test" if has_splits(recipe.eval.source) else None)
-        )
+    if problems is None and recipe.data.source is None:
+        raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
+    chosen, note = _problems(problems, recipe.data, recipe, chat, "problems")
+    notes.append(note)
+    tests: list[Problem] = []
+    # The recipe's held-out problems belong to the recipe's problems.
+    if held_out is not None or (problems is None and recipe.eval.source is not None):
+        tests, note = _problems(held_out, recipe.eval, recipe, chat, "held_out")
         notes.append(f"held out: {note}")
     if reward is not None:
         rewards: tuple[Reward, ...] = (load_reward(reward),)
@@ -204,7 +219,7 @@ def open_session(
         chat=chat,
         objective=objective,
         rewards=rewards,
-        problems=list(problems),
-        held_out=list(held_out or ()),
+        problems=chosen,
+        held_out=tests,
         notes=notes,
     )

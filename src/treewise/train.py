@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from treewise.display import Display
 from treewise.evaluate import Evaluation, restore, summarise
 from treewise.metrics import step_metrics
 from treewise.rollout import collect
-from treewise.session import Session, open_session
-from treewise.types import Problem, Sampling
+from treewise.session import Given, Session, open_session
+from treewise.types import Sampling
 from treewise.update import update
 
 # The first number of every sampling seed says what the answers are for.
@@ -43,8 +43,8 @@ class Diverged(RuntimeError):
 def train(
     recipe: Recipe | None = None,
     *,
-    problems: Sequence[Problem] | None = None,
-    held_out: Sequence[Problem] | None = None,
+    problems: Given | None = None,
+    held_out: Given | None = None,
     reward: Callable[..., Any] | None = None,
     resume: str | Path | None = None,
 ) -> Path:
@@ -52,8 +52,8 @@ def train(
 
     Args:
         recipe: what to do; `None` is the quick start (or, with `resume`, that run's own recipe).
-        problems: in place of `data.source`.
-        held_out: in place of `eval.source`.
+        problems: in place of `data.source`: dicts with the columns of a data file, or `Problem`s.
+        held_out: the same, in place of `eval.source`.
         reward: one function in place of the recipe's rewards.
         resume: a run folder to continue from its newest complete checkpoint.
 

@@ -1,0 +1,76 @@
+"""The documentation tells the truth: its code runs, its tables are what the code says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from folders import write_tiny_model
+from treewise.cli import main
+from treewise.config import make_recipe, options, parse_overrides
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_page_of_options_is_up_to_date() -> None:
+    from options import render  # scripts/options.py
+
+    assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == render()
+
+
+def test_the_recipe_in_the_readme_is_valid() -> None:
+    (text,) = blocks("toml")
+    recipe = make_recipe(tomllib.loads(text))
+    assert [item.function for item in recipe.reward] == ["math", "rewards.py:brevity"]
+
+
+def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = blocks("python")
+    monkeypatch.chdir(tmp_path)
+    model = write_tiny_model(tmp_path / "model", max_position_embeddings=512)
+    small = f'{{"train.steps": 1, "model.path": "{model}"}}'
+    text = text.replace('{"train.steps": 5}', small)
+    assert small in text
+    exec(compile(text, "README.md", "exec"), {})
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "model" / "model.safetensors").is_file()
+
+
+def test_the_commands_in_the_readme_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [line.partition("#")[0].split() for text in blocks("bash") for line in text.splitlines()]
+    train = [
+        words[1:]
+        for words in commands
+        if words[1:2] == ["train"] and "my.toml" not in words and "--resume" not in words
+    ]
+    assert train
+    for words in train:
+        if words != ["train"]:
+            assert main([*words, "--dry-run"]) == 0
+    capsys.readouterr()
+
+
+def test_every_option_that_the_documents_name_exists() -> None:
+    known = {name for name, _, _ in options()}
+    sections = {name.partition(".")[0] for name in known}
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for name in re.findall(r"(?:--|`)([a-z]+\.[a-z_]+)\b(?!\()", path.read_text(encoding="utf-8")):
+            if name.partition(".")[0] in sections and not name.endswith((".toml", ".jsonl", ".py", ".md")):
+                assert name in known, f"{path.name} names {name}"
+
+
+def test_the_bundled_recipes_say_how_to_run_them() -> None:
+    for path in (ROOT / "src" / "treewise" / "recipes").glob("*.toml"):
+        for line in re.findall(r"^#\s+treewise train (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            words = re.split(r"\s{2,}", line)[0].split()
+            recipe = [] if words and words[0].startswith("--") else words[:1]
+            assert recipe in ([], [path.stem])
+            parse_overrides(words[len(recipe) :])
