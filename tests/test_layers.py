@@ -29,7 +29,7 @@ LAYERS = [
         "metrics",
         "plot",
     },
-    {"train", "session", "evaluate", "display"},
+    {"loop", "session", "evaluate", "display"},
     {"cli"},
 ]
 # Within a layer imports are allowed along these arrows only.
@@ -39,7 +39,7 @@ WITHIN = {
     ("sources", "tasks"),
     ("analysis", "records"), ("explain", "records"), ("tables", "analysis"), ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"),
-    ("train", "session"), ("train", "evaluate"), ("train", "display"), ("display", "evaluate"),
+    ("loop", "session"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),
 }  # fmt: skip
 
 
@@ -98,3 +98,14 @@ def test_importing_loads_no_torch(statement: str) -> None:
     check = f"import sys; {statement}; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_public_names_stay_what_they_are_after_every_module_is_loaded() -> None:
+    """A module with the name of a function would take its place in the package."""
+    import importlib
+    import pkgutil
+
+    for module in pkgutil.walk_packages([str(ROOT)], "treewise."):
+        if not module.name.endswith("worker"):
+            importlib.import_module(module.name)
+    assert all(callable(getattr(treewise, name)) for name in treewise.__all__)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from folders import write_problems, write_tiny_model
 from treewise import checkpoint, cli
 from treewise.config import Recipe, load_recipe, make_recipe
-from treewise.train import Diverged, train
+from treewise.loop import Diverged, train
 from treewise.types import Problem
 
 

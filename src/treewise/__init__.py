@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treewise.config import load_recipe
-    from treewise.train import train
+    from treewise.loop import train
     from treewise.types import Problem
 
 __version__ = "0.1.0"
 __all__ = ["Problem", "load_recipe", "train"]
 
-_HOMES = {"load_recipe": "treewise.config", "train": "treewise.train", "Problem": "treewise.types"}
+_HOMES = {"load_recipe": "treewise.config", "train": "treewise.loop", "Problem": "treewise.types"}
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ def _train(arguments: argparse.Namespace, overrides: Overrides) -> int:
     if arguments.dry_run:
         print(recipe.model_dump_json(indent=2))
         return 0
-    from treewise.train import train
+    from treewise.loop import train
 
     train(recipe, resume=arguments.resume)
     return 0
