@@ -12,7 +12,8 @@ from treewise.presets import Objective, resolve
 OPTIONS = """
 data.examples data.limit data.max_prompt_tokens data.options data.source data.split data.subset data.system
 data.template
-eval.every eval.limit eval.options eval.source eval.split eval.temperature
+eval.every eval.limit eval.min_p eval.options eval.repetition_penalty eval.source eval.split eval.temperature
+eval.top_k eval.top_p
 lora.alpha lora.rank
 model.attention model.dtype model.gradient_checkpointing model.path
 objective.aggregation objective.clip_high objective.clip_low objective.kl_coef objective.max_completion_tokens
@@ -51,6 +52,8 @@ def test_every_option_has_one_line_of_help() -> None:
         (["--train.steps", "0"], "train.steps = 0"),
         (["--rollout.temperature", "0"], "rollout.temperature = 0"),
         (["--rollout.group_size", "1"], "rollout.group_size = 1"),
+        (["--rollout.top_p", "0.9"], "rollout.top_p is refused: training needs the log-prob"),
+        (["--eval.top_k", "5"], "eval.top_k has no effect with eval.temperature = 0"),
         (["--objective.preset", "gpro"], "unknown preset 'gpro'; there are grpo"),
         (["--objective.max_completion_tokens", "9"], "has no effect with aggregation 'token'"),
         (["--lora.alpha", "8"], "lora.alpha has no effect without lora.rank"),

@@ -118,6 +118,16 @@ def test_c06_d02_resuming_is_exact(model: Path, tmp_path: Path, lora: int, dtype
         assert all(torch.equal(tensor, resumed[name]) for name, tensor in load_file(path).items())
 
 
+def test_the_best_checkpoint_by_evaluation_is_kept(model: Path, tmp_path: Path) -> None:
+    """Whichever step was the best stays on the disk, beside the last one."""
+    options = {"eval.source": str(tmp_path / "problems.jsonl"), "eval.every": 1, "train.keep_last": 1}
+    run = train(recipe(model, tmp_path, **options, **{"train.steps": 6}), reward=share_of_a)
+    evaluations = [(row["accuracy"]["reward"]["mean"], -row["step"]) for row in rows(run / "eval.jsonl")]
+    best = -max(evaluations)[1]
+    assert checkpoint.steps(run) == sorted({best, 6} - {0})
+    assert json.loads((run / "summary.json").read_text())["best"]["step"] == best
+
+
 def test_resuming_can_add_steps(model: Path, tmp_path: Path) -> None:
     run = train(recipe(model, tmp_path, **{"train.steps": 2}), reward=share_of_a)
     with pytest.raises(ValueError, match="has done all of its 2 steps; give a larger --train.steps"):

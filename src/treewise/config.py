@@ -149,6 +149,21 @@ class EvalSection(Section):
     options: dict[str, Any] = Field({}, description="parameters of a generated task")
     every: Count = Field(0, description="evaluate every so many steps; 0: only before and after")
     temperature: Annotated[float, Field(ge=0)] = Field(0.0, description="0 is greedy")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="keep the likeliest tokens of this total probability"
+    )
+    top_k: Count = Field(0, description="keep this many likeliest tokens; 0: all")
+    min_p: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="drop tokens below this share of the likeliest")
+    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="above 1 makes earlier tokens less likely"
+    )
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> EvalSection:
+        filters = [name for name in ("top_p", "top_k", "min_p") if getattr(self, name) not in (0, 1)]
+        if filters and self.temperature == 0:
+            raise ValueError(f"eval.{filters[0]} has no effect with eval.temperature = 0, which is greedy")
+        return self
 
 
 class Recipe(Section):
@@ -276,6 +291,11 @@ def make_recipe(values: dict[str, Any], overrides: Mapping[str, Any] | None = No
 
 
 def _unknown(name: str) -> str:
+    if name.removeprefix("rollout.") in ("top_p", "top_k", "min_p", "repetition_penalty"):
+        return (
+            f"{name} is refused: training needs the log-prob of the distribution that tokens were drawn from, and "
+            "filters change it; there is rollout.temperature, and the eval section has the filters"
+        )
     near = difflib.get_close_matches(name, [known for known, _, _ in options()], n=1, cutoff=0.0)
     return f"unknown option {name}; the nearest is {near[0]}"
 

@@ -140,10 +140,11 @@ def _loop(
         if step % SHOW_ANSWERS_EVERY == 0:
             display.answers(max(credited, key=lambda group: float(abs(group.advantages).max(initial=0.0))).group)
 
-        last = state["step"] == loop.steps
+        last, best = state["step"] == loop.steps, False
         if last or (recipe.eval.every and state["step"] % recipe.eval.every == 0):
             _evaluate(recipe, session, state, records, display)
-        if last or interrupted() or (loop.save_every and state["step"] % loop.save_every == 0):
+            best = state["best"] is not None and state["best"]["step"] == state["step"]
+        if last or best or interrupted() or (loop.save_every and state["step"] % loop.save_every == 0):
             _save(run, recipe, session, state, records)
         if interrupted() and not last:
             display.note(f"stopped after step {state['step']}; go on with: treewise train --resume {run}")
@@ -157,7 +158,16 @@ def _evaluate(
     """Answer the held-out problems once each; remembers the best step so far."""
     if not session.held_out:
         return None
-    sampling = Sampling(recipe.rollout.max_new_tokens, temperature=recipe.eval.temperature, stop=recipe.rollout.stop)
+    section = recipe.eval
+    sampling = Sampling(
+        recipe.rollout.max_new_tokens,
+        temperature=section.temperature,
+        stop=recipe.rollout.stop,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        min_p=section.min_p,
+        repetition_penalty=section.repetition_penalty,
+    )
     groups = collect(
         session.held_out,
         group_size=1,
