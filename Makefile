@@ -44,4 +44,4 @@ install-dev: .venv/.installed-dev
 	touch $@
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv

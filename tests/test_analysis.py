@@ -311,11 +311,11 @@ def test_depth_and_proportions_count_sampled_tokens_and_spans_count_all() -> Non
     assert report["shared_proportion"] == 0.5
 
 
-def test_answers_that_share_nothing_sampled_are_flat() -> None:
+def test_a_set_that_spans_an_observation_only_is_a_set_but_counts_for_no_proportion() -> None:
     report = inspect_group(recorded(row([50, 1], 0, mask=[0, 1]), row([50, 2], 1, mask=[0, 1])))
     assert sets_of(report)[0] == (0, 1, [0, 1])
     assert report["shared_proportion"] == 0.0
-    assert report["flat"] is True
+    assert report["flat"] is False
 
 
 ROWS = st.lists(
@@ -356,7 +356,7 @@ def naive_report(answers: Answers) -> dict[str, Any]:
         "root": (0, max(root) + 1, list(everybody)),
         "others": {(min(span), max(span) + 1, who) for who, span in spans.items()},
         "figures": [float(np.mean(x)) if counted else None for x in (depth, intermediate, shared)],
-        "flat": not any(shared),
+        "flat": not any(len(members(n, t)) > 1 for n, pairs in counted.items() for t in range(len(pairs))),
     }
 
 

@@ -11,7 +11,7 @@ from treewise.presets import Objective, resolve
 
 OPTIONS = """
 data.examples data.limit data.max_prompt_tokens data.options data.source data.split data.subset data.system
-data.template
+data.template data.template_options
 eval.every eval.limit eval.min_p eval.options eval.repetition_penalty eval.source eval.split eval.temperature
 eval.top_k eval.top_p
 lora.alpha lora.rank
@@ -60,7 +60,8 @@ def test_every_option_has_one_line_of_help() -> None:
         (["--train.minibatches", "9"], "rollout.problems_per_step is 8"),
         (["--reward", '[{function = "numeric", weight = 0}]'], "every reward has weight 0"),
         (["--reward", '[{fn = "numeric"}]'], "reward.0.fn"),
-        (["--eval.source", "x.jsonl", "--optimizer.warmup_steps", "500"], "leaves no step at full rate"),
+        (["--train.steps", "500", "--optimizer.warmup_steps", "500"], "the run has 500 optimizer steps"),
+        (["--objective.clip_low", "0.1"], "objective.clip_low has no effect: with one optimizer step per batch"),
     ],
 )
 def test_a_bad_option_is_an_error_that_names_it(arguments: list[str], message: str) -> None:
@@ -101,6 +102,10 @@ def test_values_are_read_as_toml_and_otherwise_as_text() -> None:
     found = parse_overrides(
         ["--a", "3", "--b", "0.5", "--c", "[1, 2]", "--d", "some/path", "--e", "true", "--f=x=y", "--g", "none"]
     )
+    assert parse_overrides(["--train.name", "2026-11-30", "--data.system", "true"]) == {
+        "train.name": "2026-11-30",
+        "data.system": "true",
+    }
     assert found == {"a": 3, "b": 0.5, "c": [1, 2], "d": "some/path", "e": True, "f": "x=y", "g": None}
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from folders import write_tiny_model
 from treewise.cli import main
-from treewise.config import make_recipe, options, parse_overrides
+from treewise.config import load_recipe, make_recipe, options, parse_overrides
+from treewise.sources import read_rows
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,10 +66,19 @@ def test_every_option_that_the_documents_name_exists() -> None:
             assert name in known
 
 
-def test_the_bundled_recipes_say_how_to_run_them() -> None:
+def test_the_commands_in_the_bundled_recipes_load_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.jsonl", "test.jsonl"):
+        Path(name).write_text('{"question": "1+1?", "answer": "so #### 2"}\n', encoding="utf-8")
+    seen = 0
     for path in (ROOT / "src" / "treewise" / "recipes").glob("*.toml"):
-        for line in re.findall(r"^#\s+treewise train (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
-            words = re.split(r"\s{2,}", line)[0].split()
-            recipe = [] if words and words[0].startswith("--") else words[:1]
-            assert recipe in ([], [path.stem])
-            parse_overrides(words[len(recipe) :])
+        for line in re.findall(r"^#\s+treewise train(.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            words = re.split(r"\s{3,}", line)[0].split()
+            named = words[:1] if words and not words[0].startswith("--") else []
+            recipe = load_recipe(*(named or ["quickstart"]), parse_overrides(words[len(named) :]))
+            assert named in ([], [path.stem])
+            for source, subset in ((recipe.data.source, recipe.data.subset), (recipe.eval.source, None)):
+                if source and source.endswith(".jsonl"):
+                    assert read_rows(source, split=recipe.data.split, subset=subset, options={})
+                    seen += 1
+    assert seen == 2

@@ -29,7 +29,7 @@ LAYERS = [
         "metrics",
         "plot",
     },
-    {"loop", "session", "evaluate", "display"},
+    {"loop", "lifecycle", "session", "evaluate", "display"},
     {"cli"},
 ]
 # Within a layer imports are allowed along these arrows only.
@@ -39,7 +39,8 @@ WITHIN = {
     ("sources", "tasks"),
     ("analysis", "records"), ("explain", "records"), ("tables", "analysis"), ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"),
-    ("loop", "session"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),
+    ("loop", "session"), ("loop", "lifecycle"), ("lifecycle", "session"),
+    ("lifecycle", "display"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),
 }  # fmt: skip
 
 

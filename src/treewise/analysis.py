@@ -191,5 +191,5 @@ def inspect_group(group: RecordedGroup) -> GroupReport:
         path_depth=statistics.path_depth,
         intermediate_proportion=statistics.intermediate_proportion,
         shared_proportion=statistics.shared_proportion,
-        flat=statistics.flat,
+        flat=not any(found["size"] > 1 and found["end"] > found["start"] for found in sets),
     )

@@ -7,7 +7,7 @@
 
 Blocks of the same rows are merged by their log-sum-exp, and in the backward pass each block is fed
 the merged output and log-sum-exp, which makes its gradient the exact share of the whole. On CUDA the
-same rule is a FlexAttention mask, elsewhere a dense one.
+same rule is a FlexAttention mask.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """What attention needs to know of a packed row of trees: its blocks (CPU) or its mask (elsewhere)."""
+    """What attention needs to know of a packed row of trees: its blocks (CPU) or its mask (CUDA)."""
 
     blocks: tuple[Block, ...]
     mask: Any
@@ -63,19 +63,18 @@ def rectangles(end: IntArray) -> tuple[Block, ...]:
 def layout(end: IntArray, device: torch.device) -> TreeLayout:
     """Prepare one packed row for `device`."""
     if device.type == "cpu":
-        # Any 4-D tensor keeps transformers from building a mask of its own; ours are the blocks.
-        return TreeLayout(rectangles(end), torch.empty(1, 1, 1, 1))
-    ends = torch.as_tensor(end, device=device)
-    if device.type == "cuda":
-        from torch.nn.attention.flex_attention import create_block_mask
+        return TreeLayout(rectangles(end), None)
+    return TreeLayout((), block_mask(torch.as_tensor(end, device=device)))
 
-        def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (key <= query) & (query < ends[key])
 
-        return TreeLayout((), create_block_mask(visible, None, None, len(ends), len(ends), device=str(device)))
-    query = torch.arange(len(ends), device=device)
-    dense = (query[None, :] <= query[:, None]) & (query[:, None] < ends[None, :])
-    return TreeLayout((), dense[None, None])
+def block_mask(end: Tensor) -> Any:
+    """The rule `k <= q < end[k]` as a FlexAttention mask."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < end[key])
+
+    return create_block_mask(visible, None, None, len(end), len(end), device=str(end.device))
 
 
 class _Rectangles(torch.autograd.Function):
@@ -128,10 +127,10 @@ class _Rectangles(torch.autograd.Function):
 
 
 @cache
-def _flex() -> Any:
+def _flex_attention(compiled: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    return torch.compile(flex_attention) if compiled else flex_attention
 
 
 def tree_attention(
@@ -167,14 +166,11 @@ def tree_attention(
     if dropout:
         raise ValueError(f"{type(module).__name__} has dropout {dropout}; a policy needs dropout 0")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if query.device.type == "cpu":
+    if tree.blocks:
         output = _Rectangles.apply(query, key, value, tree.blocks, scale)
-    elif query.device.type == "cuda":
-        output = _flex()(query, key, value, block_mask=tree.mask, scale=scale, enable_gqa=True)
     else:
-        output = nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=tree.mask, scale=scale, enable_gqa=True
-        )
+        attend = _flex_attention(compiled=query.device.type == "cuda")
+        output = attend(query, key, value, block_mask=tree.mask, scale=scale, enable_gqa=True)
     return output.transpose(1, 2).contiguous(), None
 
 

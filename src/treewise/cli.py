@@ -11,6 +11,11 @@ from treewise.config import QUICK_START, bundled_recipes, load_recipe, make_reci
 
 Overrides = dict[str, Any]
 
+# Which extra a package that is imported on use belongs to.
+EXTRAS = {
+    "datasets": "data", "pyarrow": "data", "reasoning_gym": "gym", "math_verify": "math", "peft": "lora",
+    "gguf": "quickstart", "matplotlib": "quickstart",
+}  # fmt: skip
 # Everything else that begins with two dashes is an option of the recipe.
 FLAGS = ("--help", "--resume", "--dry-run", "--json", "--preset")
 
@@ -125,9 +130,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(own)
     try:
         return int(parsed.run(parsed, parse_overrides(recipe)))
-    except ValueError as error:
+    except (ValueError, FloatingPointError) as error:
         print(f"treewise: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        print(
+            f"treewise: this needs the package {error.name}: pip install 'treewise[{EXTRAS[error.name]}]'",
+            file=sys.stderr,
+        )
+        return 2
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
     except KeyboardInterrupt:
         print("treewise: stopped", file=sys.stderr)
         return 130

@@ -7,6 +7,7 @@ An unknown option is an error that names the nearest valid one; so is an option 
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import tomllib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from treewise.presets import PRESETS, Aggregation, Objective, Scale, resolve
 
@@ -71,6 +73,7 @@ class DataSection(Section):
     template: str | None = Field(None, description="text around every prompt, with {prompt} in it")
     examples: tuple[tuple[str, str], ...] = Field((), description="worked (question, answer) turns before every prompt")
     max_prompt_tokens: Positive | None = Field(None, description="leave out problems with longer prompts")
+    template_options: dict[str, Any] = Field({}, description="for the chat template, such as {enable_thinking = false}")
 
 
 class RewardItem(Section):
@@ -191,33 +194,44 @@ class Recipe(Section):
             )
         if not any(item.weight for item in self.reward):
             raise ValueError("every reward has weight 0, so nothing could be learned; give one a weight")
-        if self.optimizer.schedule == "constant" and self.optimizer.warmup_steps >= self.train.steps:
+        updates = self.train.steps * self.train.updates_per_batch * self.train.minibatches
+        if self.optimizer.warmup_steps >= updates:
             raise ValueError(
                 f"optimizer.warmup_steps = {self.optimizer.warmup_steps} leaves no step at full rate: "
-                f"train.steps is {self.train.steps}"
+                f"the run has {updates} optimizer steps"
             )
-        if self.eval.source is None and self.eval.every:
-            raise ValueError(f"eval.every = {self.eval.every} has no effect without eval.source")
+        clips = [name for name in ("clip_low", "clip_high") if getattr(self.objective, name) is not None]
+        if clips and self.train.updates_per_batch * self.train.minibatches == 1:
+            raise ValueError(
+                f"objective.{clips[0]} has no effect: with one optimizer step per batch the ratio is always 1; "
+                "raise train.updates_per_batch or train.minibatches"
+            )
         return self
 
 
-def options(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Every option as (dotted name, default, help)."""
+def _fields(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, entry in model.model_fields.items():
         if isinstance(entry.annotation, type) and issubclass(entry.annotation, BaseModel):
-            yield from options(entry.annotation, f"{prefix}{name}.")
+            yield from _fields(entry.annotation, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", entry.get_default(), entry.description or ""
+            yield f"{prefix}{name}", entry
+
+
+def options() -> Iterator[tuple[str, Any, str]]:
+    """Every option as (dotted name, default, help)."""
+    for name, entry in _fields():
+        yield name, entry.get_default(), entry.description or ""
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     """`--section.field value` or `--section.field=value` pairs as a flat dict.
 
-    Values are read as TOML, else as text; `none` unsets an option.
+    Values are read as TOML, or as they stand where the option is a text; `none` unsets an option.
 
     Raises:
         ValueError: for a stray word or a missing value.
     """
+    texts = {name for name, entry in _fields() if entry.annotation in (str, str | None)}
     overrides: dict[str, Any] = {}
     words = list(arguments)
     while words:
@@ -231,8 +245,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             text = words.pop(0)
         if name in overrides:
             raise ValueError(f"--{name} is given twice")
-        if text == "none":  # TOML has no word for an option that is not set
-            overrides[name] = None
+        if text == "none" or name in texts:
+            overrides[name] = None if text == "none" else text  # TOML has no word for an option that is not set
             continue
         try:
             overrides[name] = tomllib.loads(f"value = {text}")["value"]
@@ -274,6 +288,7 @@ def load_recipe(path: str | Path = QUICK_START, overrides: Mapping[str, Any] | N
 def make_recipe(values: dict[str, Any], overrides: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe from nested sections as a TOML file has them, and flat overrides; see `load_recipe`."""
     defaults = {name: default for name, default, _ in options()}
+    values = copy.deepcopy(values)
     for name, value in (overrides or {}).items():
         *sections, field = name.split(".")
         if name not in defaults and not isinstance(defaults.get(".".join(sections)), dict):

@@ -21,7 +21,7 @@ from treewise.tree import PrefixTree, build_tree
 from treewise.types import BoolArray, FloatArray, Group, Trajectory
 
 STD_EPSILON = 1e-4  # added to the standard deviation, as TRL and the paper's code do
-LARGEST_REWARD = 1e100
+LARGEST_REWARD = 1e100  # beyond it the variance overflows
 SPREAD_TOLERANCE = 1e-6  # rewards closer than this are equal: their std would be rounding noise
 
 

@@ -85,7 +85,8 @@ def make_problems(
         try:
             raw = row.get(prompt_column)
             prompt = _build_prompt(raw, chat=chat, system=system, template=template, examples=examples)
-            info = _info(row, text=raw if isinstance(raw, str) else None)
+            # A column that only some rows have is None in the others, so that reward functions always get it.
+            info = _info({**dict.fromkeys(names), **row}, text=raw if isinstance(raw, str) else None)
             answer = None if answer_column is None else _answer_text(row.get(answer_column))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None

@@ -47,11 +47,11 @@ class Display:
 
     def note(self, text: str) -> None:
         """A line for the person."""
-        self.console.print(escape(text))
+        self.console.print(escape(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """A line that asks for attention."""
-        self.console.print(f"[bold yellow]warning:[/] {escape(text)}")
+        self.console.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """The figures of a finished step."""
@@ -60,7 +60,7 @@ class Display:
         status += f"  length {metrics['completions/mean_length']:.0f}  {metrics['step_time']:.1f} s"
         self._progress.update(self._task, advance=1, status=status)
         if not self.console.is_terminal:
-            self.console.print(f"step {metrics['step']}  {status}")
+            self.console.print(f"step {metrics['step']}  {status}", soft_wrap=True)
 
     def answers(self, group: Group) -> None:
         """One problem of the step with its best and its worst answer."""

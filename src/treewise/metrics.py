@@ -22,7 +22,6 @@ def step_metrics(groups: Sequence[Group], credited: Sequence[CreditedGroup]) -> 
     """Rewards, lengths and trees of one sampled batch.
 
     `reward` is the mean over all scored answers and `reward_std` the mean of the groups' deviations.
-    `tree/tokens_saved` is the share of tokens that the trees hold less than padded rows without padding would.
     """
     answers = [trajectory for group in groups for trajectory in group.trajectories]
     lengths = np.array([int(answer.sampled.sum()) for answer in answers])
@@ -30,8 +29,6 @@ def step_metrics(groups: Sequence[Group], credited: Sequence[CreditedGroup]) -> 
     spreads = [reward_statistics([t.reward for t in group.trajectories])[1] for group in groups]
     names = dict.fromkeys(name for answer in answers for name in answer.scores)
     trees = [tree_statistics(group.tree) for group in credited]
-    total = sum(len(trajectory.tokens) for group in credited for trajectory in group.trajectories)
-    unique = sum(len(group.tree) for group in credited)
     return {
         "reward": _mean([answer.reward for answer in answers]),
         "reward_std": _mean(spreads),
@@ -42,10 +39,9 @@ def step_metrics(groups: Sequence[Group], credited: Sequence[CreditedGroup]) -> 
         "completions/max_length": int(lengths.max()),
         "completions/clipped_ratio": float(cut.mean()),
         "no_verdict": sum(answer.reward is None for answer in answers),
-        "num_tokens": int(lengths.sum()),
+        "completions/total_tokens": int(lengths.sum()),
         "tree/path_depth": _mean([tree.path_depth for tree in trees]),
         "tree/intermediate_proportion": _mean([tree.intermediate_proportion for tree in trees]),
         "tree/shared_proportion": _mean([tree.shared_proportion for tree in trees]),
         "tree/flat": _mean([float(tree.flat) for tree in trees]),
-        "tree/tokens_saved": 1.0 - unique / total if total else None,
     }

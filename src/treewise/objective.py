@@ -33,12 +33,12 @@ def clipped_surrogate(ratios: Tensor, advantages: Tensor, *, clip_low: float, cl
 
 
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """π_ref/π − log(π_ref/π) − 1 ≥ 0, [A]: an unbiased estimate of KL(π ‖ π_ref) under π.
+    """π_ref/π − log(π_ref/π) − 1, [A]: an unbiased estimate of KL(π ‖ π_ref) under π.
 
     Source: Schulman, "Approximating KL divergence" (2020); DeepSeekMath, arXiv 2402.03300, eq. 4.
     """
     difference = (ref_logprobs - logprobs).clamp(max=MAX_LOG_RATIO)
-    return difference.exp() - difference - 1
+    return torch.expm1(difference) - difference
 
 
 class TokenTerms(NamedTuple):

@@ -62,7 +62,7 @@ class Optimizer:
         self.masters: dict[str, Tensor] = {}
         narrow = compute_dtype not in (torch.float32, torch.float64)
         for name, parameter in self.named.items():
-            self.masters[name] = parameter.detach().clone() if narrow else parameter
+            self.masters[name] = parameter.detach() if narrow else parameter
         if narrow:
             for parameter in model.parameters():
                 parameter.data = parameter.data.to(compute_dtype)

@@ -63,6 +63,7 @@ class Policy:
     path: Path = "flat"
     reference: nn.Module | None = None
     plain_head: bool = field(default=True, init=False)
+    _own_attention: str = field(default="sdpa", init=False)
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -73,14 +74,23 @@ class Policy:
                 rates = [module.p]
             if any(rates):
                 raise ValueError(f"{name} has dropout {max(rates)}; log-probs of a policy need dropout 0")
+        self._own_attention = causal_lm(self.model).config._attn_implementation
         if self.path == "tree":
             attention.register()
-            for model in (self.model, self.reference):
-                if model is not None:
-                    causal_lm(model).set_attn_implementation(attention.NAME)
+            self._set_attention(attention.NAME)
         self.plain_head = _head_is_plain(self.model)
         if self.path == "tree" and not self.plain_head:
             raise ValueError("the model changes its logits behind the LM head; set model.attention = 'flat'")
+
+    def _set_attention(self, name: str) -> None:
+        for model in (self.model, self.reference):
+            if model is not None:
+                causal_lm(model).set_attn_implementation(name)
+
+    def use_rows(self) -> None:
+        """Leave the tree for the flat path, with the model's own attention."""
+        self.path = "flat"
+        self._set_attention(self._own_attention)
 
     def logprobs(self, batch: MicroBatch) -> Tensor:
         """log π of every sampled token, [A], float32 or wider, with gradient."""
@@ -151,8 +161,8 @@ class Policy:
 
 
 def _tree_arguments(batch: MicroBatch, device: torch.device) -> dict[str, Any]:
-    layout = attention.layout(batch.end, device)
-    return {"attention_mask": layout.mask, "tree": layout}
+    # Any 4-D tensor keeps transformers from building a mask of its own; ours is in the layout.
+    return {"attention_mask": torch.empty(1, 1, 1, 1, device=device), "tree": attention.layout(batch.end, device)}
 
 
 def _tensor(array: Any, device: torch.device) -> Tensor:
@@ -191,21 +201,21 @@ def self_check(policy: Policy, batch: MicroBatch, *, tolerance: float) -> tuple[
     """Compare tree and flat path on one micro-batch: log-probs, and the gradient of one loss.
 
     Returns:
-        The largest difference of a log-prob, and the relative difference of the embedding's gradient.
+        The largest difference of a log-prob, and the relative difference of all weights' gradient.
 
     Raises:
         ValueError: if either exceeds `tolerance`; the message says to use the flat path.
     """
     values, gradients = [], []
-    weight = next(p for p in policy.model.parameters() if p.requires_grad)
+    weights = [p for p in policy.model.parameters() if p.requires_grad]
     signs = torch.where(torch.arange(len(batch.index)) % 2 == 0, 1.0, -1.0)
     original = policy.path
     for path in ("tree", "flat"):
         policy.path = path
         logprobs = policy.logprobs(batch)
-        (gradient,) = torch.autograd.grad((signs.to(logprobs) * logprobs).sum(), weight)
+        found = torch.autograd.grad((signs.to(logprobs) * logprobs).sum(), weights, allow_unused=True)
         values.append(logprobs.detach())
-        gradients.append(gradient.to(logprobs.dtype))
+        gradients.append(torch.cat([g.flatten().float() for g in found if g is not None]))
     policy.path = original
     difference = (values[0] - values[1]).abs().max().item()
     relative = ((gradients[0] - gradients[1]).norm() / gradients[1].norm().clamp_min(1e-30)).item()

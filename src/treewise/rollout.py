@@ -75,7 +75,10 @@ async def _collect(
     completions = sampler.sample(requests, sampling)
     texts = [_text(completion, sampling, chat) for completion in completions]
     await asyncio.gather(*(episode.step(text) for episode, text in zip(episodes, texts, strict=True)))
-    replies = [Reply(problems[number // group_size], text, chat.prefill) for number, text in enumerate(texts)]
+    replies = [
+        Reply(problems[number // group_size], text, chat.prefill, completion.tokens.tolist())
+        for number, (text, completion) in enumerate(zip(texts, completions, strict=True))
+    ]
     verdicts = await score(rewards, replies)
     trajectories = [_trajectory(*parts) for parts in zip(prefixes, completions, texts, verdicts, strict=True)]
     return [

@@ -14,15 +14,16 @@ from treewise import models
 from treewise.chat import Chat
 from treewise.config import DataSection, EvalSection, Recipe
 from treewise.credit import credit_group
-from treewise.data import filter_long, load_problems, make_problems
+from treewise.data import filter_long, load_problems, make_problems, problem_order
 from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, self_check
 from treewise.presets import Objective
 from treewise.reward import Reward
 from treewise.reward.load import load_reward
-from treewise.sampler.hf import HFSampler
+from treewise.sampler.hf import HFSampler, max_length
 from treewise.sources import Rows, has_splits
+from treewise.text import inert
 from treewise.types import Group, Problem, Trajectory
 
 
@@ -101,26 +102,36 @@ def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: i
     model.train()  # which switches gradient checkpointing on; there is no dropout
     reference = None
     if objective.kl_coef and not recipe.lora.rank:
-        reference = models.load_model(recipe.model.path).to(causal_lm(model).device).requires_grad_(False)
+        # Loaded in the compute precision rather than cast: a cast would also narrow the rotary frequencies.
+        reference = models.load_model(recipe.model.path, dtype=compute_dtype(recipe.model.dtype))
+        reference.to(causal_lm(model).device).requires_grad_(False)  # type: ignore[arg-type]
     policy = Policy(
         model, recipe.rollout.temperature, vocab_size, path="flat" if reason else "tree", reference=reference
     )
-    if reason:
-        note = f"attention: one row per answer ({reason})"
-    else:
+    if policy.path == "tree":
         batch = pack([credit_group(_probe_group(vocab_size), objective)], denominator=1.0, budget=10**6)[0]
-        difference, relative = self_check(policy, batch, tolerance=2e-3)
-        note = f"attention: prefix tree (checked: log-probs within {difference:.0e}, gradient within {relative:.0e})"
-    return policy, note
+        try:
+            difference, relative = self_check(policy, batch, tolerance=2e-3)
+        except Exception as error:  # whatever a model or a kernel compiler does
+            if recipe.model.attention == "tree":
+                raise
+            policy.use_rows()
+            reason = f"the check of tree attention failed: {inert(str(error))}"
+        else:
+            return policy, (
+                f"attention: prefix tree (checked: log-probs within {difference:.0e}, gradient within {relative:.0e})"
+            )
+    return policy, f"attention: one row per answer ({reason})"
 
 
 Given = Sequence[Problem] | Sequence[Mapping[str, Any]]
 
 
 def _problems(
-    given: Given | None, section: DataSection | EvalSection, recipe: Recipe, chat: Chat, name: str
+    given: Given | None, section: DataSection | EvalSection, recipe: Recipe, chat: Chat, name: str, room: int | None
 ) -> tuple[list[Problem], str]:
-    """The problems given in Python (as they are, or as rows of columns), or those that the section names."""
+    """The problems given in Python (as they are, or as rows of columns), or those that the section names, without
+    those whose prompt and answer don't fit into `room`, the longest sequence of the model."""
     data = recipe.data
     prompt: dict[str, Any] = {
         "chat": chat.has_template,
@@ -142,10 +153,12 @@ def _problems(
         problems, note = load_problems(
             section.source, split=split, subset=subset, options=section.options, limit=section.limit, **prompt
         )
-    if data.max_prompt_tokens is not None:
-        problems, dropped = filter_long(problems, chat.encode_prompt, data.max_prompt_tokens)
+    limits = [data.max_prompt_tokens, None if room is None else room - recipe.rollout.max_new_tokens]
+    longest = min((limit for limit in limits if limit is not None), default=None)
+    if longest is not None:
+        problems, dropped = filter_long(problems, chat.encode_prompt, longest)
         if dropped:
-            note += f"; {dropped} left out with more than {data.max_prompt_tokens} prompt tokens"
+            note += f"; {dropped} left out with more than {longest} prompt tokens"
     return problems, note
 
 
@@ -172,18 +185,27 @@ def open_session(
     objective = recipe.objective.resolve(max_new_tokens=recipe.rollout.max_new_tokens)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = _load_trainable(recipe, str(source or recipe.model.path)).to(device)
-    chat = Chat(tokenizer, model_eos=causal_lm(model).generation_config.eos_token_id)
+    chat = Chat(
+        tokenizer,
+        model_eos=causal_lm(model).generation_config.eos_token_id,
+        template_options=recipe.data.template_options,
+    )
     policy, note = build_policy(recipe, objective, model, chat.vocab_size)
     notes = [note]
+    room = max_length(causal_lm(model).config.get_text_config(decoder=True))
     if problems is None and recipe.data.source is None:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
-    chosen, note = _problems(problems, recipe.data, recipe, chat, "problems")
+    chosen, note = _problems(problems, recipe.data, recipe, chat, "problems", room)
     notes.append(note)
     tests: list[Problem] = []
     # The recipe's held-out problems belong to the recipe's problems.
     if held_out is not None or (problems is None and recipe.eval.source is not None):
-        tests, note = _problems(held_out, recipe.eval, recipe, chat, "held_out")
+        tests, note = _problems(held_out, recipe.eval, recipe, chat, "held_out", room)
         notes.append(f"held out: {note}")
+    elif recipe.eval.source is not None:
+        notes.append("no evaluation: eval.source belongs to data.source, which problems= replaces; pass held_out=")
+    elif recipe.eval != EvalSection():
+        raise ValueError("the eval section has no effect without held-out problems: set eval.source, or pass held_out=")
     if reward is not None:
         rewards: tuple[Reward, ...] = (load_reward(reward),)
     else:
@@ -201,8 +223,8 @@ def open_session(
         warmup=section.warmup_steps,
         total=recipe.train.steps * recipe.train.updates_per_batch * recipe.train.minibatches,
     )
-    if policy.reference is not None:
-        policy.reference.to(dtype)
+    # Refuses now what would fail in the first step, before a run folder exists.
+    problem_order(len(chosen), recipe.rollout.problems_per_step, seed=recipe.train.seed)
     sampler = HFSampler(
         policy.model,
         end_ids=chat.end_ids,

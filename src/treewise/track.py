@@ -21,7 +21,7 @@ from typing import Any
 from treewise.types import Group, IntArray
 
 PACKAGES = ("treewise", "torch", "transformers", "numpy", "peft", "datasets", "math-verify", "reasoning-gym")
-RECORDS = ("metrics.jsonl", "rollouts.jsonl", "eval.jsonl")
+RECORDS = ("metrics.jsonl", "rollouts.jsonl", "eval.jsonl", "eval_rollouts.jsonl")
 
 
 def create_run_folder(output: str, name: str | None) -> Path:
@@ -103,12 +103,15 @@ class Records:
     """Appends to a run's JSONL files. A checkpoint keeps their `sizes()`; continuing from it cuts them back
     there, so that a step which runs again is not counted twice."""
 
-    def __init__(self, run: Path, sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, run: Path, sizes: Mapping[str, int]) -> None:
+        self.warnings: list[str] = []
         self._files = {name: (run / name).open("ab") for name in RECORDS}
-        if sizes is not None:
-            for name, file in self._files.items():
-                file.truncate(sizes[name])
-                file.seek(0, os.SEEK_END)
+        for name, size in sizes.items():
+            file = self._files[name]
+            if file.tell() < size:
+                self.warnings.append(f"{run / name} has lost {size - file.tell()} bytes since it was saved")
+            file.truncate(min(size, file.tell()))
+            file.seek(0, os.SEEK_END)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         file = self._files[name]
@@ -123,13 +126,19 @@ class Records:
         """One evaluation."""
         self._append("eval.jsonl", row)
 
-    def rollouts(self, step: int, groups: Sequence[Group], pieces: Callable[[IntArray], list[str]]) -> None:
+    def rollouts(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        pieces: Callable[[IntArray], list[str]],
+        name: str = "rollouts.jsonl",
+    ) -> None:
         """Every trajectory of a step. `pieces` gives the text of each token."""
         for group in groups:
             for index, t in enumerate(group.trajectories):
                 start = int(t.sampled.argmax()) if t.sampled.any() else len(t.tokens)
                 self._append(
-                    "rollouts.jsonl",
+                    name,
                     {
                         "group": f"{step}:{group.problem.id}",
                         "step": step,
@@ -152,7 +161,9 @@ class Records:
                 )
 
     def sizes(self) -> dict[str, int]:
-        """Bytes in each file."""
+        """Bytes in each file, all of them on the disk."""
+        for file in self._files.values():
+            os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._files.items()}
 
     def close(self) -> None:

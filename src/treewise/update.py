@@ -30,12 +30,14 @@ class Tally:
     sums: dict[str, float] = field(default_factory=dict)
     largest_mismatch: float = 0.0
 
-    def add(self, batch: MicroBatch, value: Tensor, logprobs: Tensor, terms: TokenTerms, objective: Objective) -> None:
-        """Count one micro-batch."""
+    def add(
+        self, batch: MicroBatch, value: Tensor, old_logprobs: Tensor, terms: TokenTerms, objective: Objective
+    ) -> None:
+        """Count one micro-batch. The sampler is compared with the policy that it sampled from."""
         ratios, advantages = terms.ratios.detach(), torch.as_tensor(batch.advantages)
         low = (ratios < 1 - objective.clip_low) & (advantages.to(ratios) < 0)
         high = (ratios > 1 + objective.clip_high) & (advantages.to(ratios) > 0)
-        mismatch = (logprobs.detach().double().cpu() - torch.as_tensor(batch.sampler_logprobs)).abs()
+        mismatch = (old_logprobs.double().cpu() - torch.as_tensor(batch.sampler_logprobs)).abs()
         parts = {
             "clip_ratio/low_mean": low,
             "clip_ratio/high_mean": high,
@@ -90,17 +92,18 @@ def accumulate(minibatch: MiniBatch, policy: Policy, objective: Objective) -> Ta
     tally = Tally()
     for batch, old, ref in zip(minibatch.batches, minibatch.old_logprobs, minibatch.ref_logprobs, strict=True):
         logprobs = policy.logprobs(batch)
+        # On policy π_old is π itself: the ratio is 1, its gradient is not 0.
+        old = logprobs.detach() if old is None else old
         terms = token_terms(
             logprobs,
             advantages=torch.as_tensor(batch.advantages).to(logprobs),
-            # On policy π_old is π itself: the ratio is 1, its gradient is not 0.
-            old_logprobs=logprobs.detach() if old is None else old,
+            old_logprobs=old,
             ref_logprobs=ref,
             objective=objective,
         )
         value = loss(terms, torch.as_tensor(batch.coefficients).to(logprobs))
         value.backward()
-        tally.add(batch, value, logprobs, terms, objective)
+        tally.add(batch, value, old, terms, objective)
     return tally
 
 
@@ -114,12 +117,14 @@ def update(
     passes: int,
     minibatches: int,
     first_update: int,
-) -> dict[str, Any]:
+    skipped_in_a_row: int = 0,
+) -> tuple[dict[str, Any], int]:
     """Train on one sampled batch: `passes` × `minibatches` optimizer steps.
 
     Returns:
         The metrics of the batch: means over its optimizer steps; `skipped` counts steps whose gradient was
         not finite and `empty` those in which no token had a coefficient (no optimizer step is made then).
+        Also how many optimizer steps up to the last one were skipped in a row.
     """
     chosen = [list(part) for part in np.array_split(np.arange(len(groups)), minibatches)]
     keep_old = passes * minibatches > 1
@@ -140,6 +145,7 @@ def update(
             result = optimizer.step(number)
             number += 1
             skipped += not result.applied
+            skipped_in_a_row = 0 if result.applied else skipped_in_a_row + 1
             largest = max(largest, tally.largest_mismatch)
             rows.append(
                 {"loss": tally.loss, "grad_norm": result.grad_norm, "learning_rate": result.learning_rate}
@@ -147,8 +153,19 @@ def update(
             )
     names = dict.fromkeys(name for row in rows for name in row)
     means = {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
-    return means | {
+    total = sum(len(trajectory.tokens) for group in groups for trajectory in group.trajectories)
+    computed = sum(_computed(batch, policy) for minibatch in prepared for batch in minibatch.batches)
+    metrics = means | {
         "sampling/sampling_logp_difference/max": largest,
+        "tree/tokens_saved": 1.0 - computed / total if total else None,
         "updates/skipped": int(skipped),
         "updates/empty": int(empty),
     }
+    return metrics, skipped_in_a_row
+
+
+def _computed(batch: MicroBatch, policy: Policy) -> int:
+    """Tokens that pass through the model for a micro-batch."""
+    if policy.path == "tree":
+        return len(batch.tokens)
+    return len(batch.transcripts) * max(len(transcript) for transcript in batch.transcripts)

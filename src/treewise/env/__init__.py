@@ -15,7 +15,7 @@ from treewise.types import Message
 
 
 class Environment(Protocol):
-    """One episode. An exception in any method means that the episode has no verdict, never a score of 0."""
+    """One episode."""
 
     async def start(self) -> str | Sequence[Message]:
         """The prompt: plain text, which the model continues as it stands, or chat messages."""

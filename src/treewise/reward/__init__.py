@@ -26,6 +26,8 @@ from typing import Any
 from treewise.text import inert
 from treewise.types import Problem
 
+LARGEST_REWARD = 1e100  # beyond it a group's variance overflows
+
 
 class NoVerdict(Exception):
     """Raised by a reward function that can't judge a reply; the message is the cause."""
@@ -57,11 +59,12 @@ class Reward:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What is judged: the model's text, the problem, and what the chat template had already written of the
-    reply (`prefill`, such as "<think>\\n")."""
+    reply (`prefill`, such as "<think>\\n"); `completion_ids` are the tokens that the model sampled."""
 
     problem: Problem
     completion: str
     prefill: str = ""
+    completion_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def compose(
         cause = "; ".join(f"{name}: {(causes or {}).get(name, 'no verdict')}" for name in missing)
         return Verdict(None, scores, cause)
     total = sum(weight * (scores[name] or 0.0) for name, weight in weights.items() if weight)
-    if not isfinite(total):
+    if not abs(total) < LARGEST_REWARD:
         return Verdict(None, scores, f"the weighted sum is {total}")
     return Verdict(float(total), scores)
 
@@ -145,7 +148,12 @@ async def _run(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tu
 
 def _arguments(reply: Reply) -> dict[str, Any]:
     problem = reply.problem
-    own = {"completion": reply.completion, "prompt": problem.prompt, "prefill": reply.prefill}
+    own = {
+        "completion": reply.completion,
+        "completion_ids": list(reply.completion_ids),
+        "prompt": problem.prompt,
+        "prefill": reply.prefill,
+    }
     return {**problem.info, **own, "answer": problem.answer}
 
 
@@ -160,6 +168,7 @@ def _batch_arguments(replies: Sequence[Reply]) -> dict[str, Any]:
     columns = {name: [reply.problem.info.get(name) for reply in replies] for name in names}
     columns["answer"] = [reply.problem.answer for reply in replies]
     columns["prefill"] = [reply.prefill for reply in replies]
+    columns["completion_ids"] = [list(reply.completion_ids) for reply in replies]
     return {
         **columns,
         "prompts": [prompt if isinstance(prompt, str) else list(prompt) for prompt in prompts],
