@@ -457,26 +457,16 @@ def test_r03_a_failing_grader_never_looks_like_a_wrong_answer() -> None:
 # What should hold and does not yet
 
 
-@pytest.mark.xfail(strict=True, reason="weights that an optimizer step made infinite are saved")
 def test_x03_weights_that_are_not_finite_are_never_saved(folder: Path, tmp_path: Path) -> None:
     options = {"optimizer.learning_rate": 1e38, "rollout.group_size": 4}
-    with pytest.raises((ValueError, RuntimeError), match="finite"):
+    with pytest.raises(FloatingPointError, match="no longer finite after a step"):
         train(recipe(folder, tmp_path, **options), reward=lambda completion: float(len(set(completion))))
     assert checkpoint.steps(tmp_path / "runs" / "run") == []
 
 
-@pytest.mark.xfail(strict=True, reason="a prompt that is too long stops the run in the step that draws it")
-def test_t10_a_prompt_that_leaves_no_room_is_found_before_training(folder: Path, tmp_path: Path) -> None:
-    problems = [Problem("short", "1+1=?"), Problem("long", "1" * 300), Problem("other", "1+2=?")]
-    with pytest.raises(ValueError, match="long"):
-        train(recipe(folder, tmp_path), problems=problems, reward=lambda completion: 1.0)
-    assert not (tmp_path / "runs" / "run").exists()
-
-
-@pytest.mark.xfail(strict=True, reason="the warning gives a number of answers, no problem")
 def test_a05_a_group_without_any_verdict_is_named(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    problems = [Problem("first-problem", "1+1=?"), Problem("second-problem", "1+2=?")]
-    train(recipe(folder, tmp_path), problems=problems, reward=lambda completion: None)
-    assert "first-problem" in capsys.readouterr().out
+    problems = [Problem("first-problem", "1+1=?", "2"), Problem("second-problem", "1+2=?", "3")]
+    train(recipe(folder, tmp_path), problems=problems, reward=lambda completion, answer: None if answer == "2" else 1.0)
+    assert "'first-problem': <lambda>: returned None" in capsys.readouterr().out

@@ -262,6 +262,10 @@ def test_options_without_an_effect_are_errors(tmp_path: Path) -> None:
         load_problems("sums", split="dev")
     with pytest.raises(ValueError, match="can't make 100 different problems"):
         load_problems("sums", split="test", options={"size": 100, "terms": 2})
+    with pytest.raises(ValueError, match="there are [01]$"):
+        load_problems("sums", split="test", options={"size": 2, "terms": 2, "largest": 1})
+    with pytest.raises(ValueError, match="must be whole numbers"):
+        load_problems("sums", options={"size": "x"})
     with pytest.raises(ValueError, match="no task 'gdc'"):
         load_problems("reasoning-gym:gdc")
     with pytest.raises(ValueError, match="refuses the options"):

@@ -38,12 +38,11 @@ def test_importing_models_loads_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_folder_is_loaded_in_the_dtype_and_attention_asked_for(tmp_path: Path) -> None:
+def test_a_folder_is_loaded_in_the_dtype_asked_for(tmp_path: Path) -> None:
     folder = tiny_llama(tmp_path / "model")
     assert models.load_model(folder).dtype == torch.float32
-    model = models.load_model(folder, dtype=torch.bfloat16, attention="eager")
+    model = models.load_model(folder, dtype=torch.bfloat16)
     assert model.dtype == torch.bfloat16
-    assert model.config._attn_implementation == "eager"
 
 
 def test_dropout_is_zero_in_config_and_modules(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from folders import write_problems, write_tiny_model
+from folders import tiny_tokenizer, write_problems, write_tiny_model
+from tiny import model as tiny_family
 from treewise import checkpoint, cli
 from treewise.config import Recipe, load_recipe, make_recipe
 from treewise.loop import train
@@ -238,9 +239,17 @@ def test_a01_a05_a_step_without_signal_does_not_move_the_weights(model: Path, tm
         assert torch.equal(tensor, weights(model)[name])
 
 
-def test_all_answers_without_verdict_are_survived(model: Path, tmp_path: Path) -> None:
-    run = train(recipe(model, tmp_path, **{"train.steps": 1}), reward=lambda completion: None)
-    row = rows(run / "metrics.jsonl")[0]
+def test_a_first_step_without_any_verdict_is_an_error_with_its_cause(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="8 of 8 answers got no verdict.*ZeroDivisionError.*mend the rewards"):
+        train(recipe(model, tmp_path), reward=lambda completion: 1 / 0)
+
+
+def test_a_later_step_without_any_verdict_is_survived(model: Path, tmp_path: Path) -> None:
+    calls = iter(range(100))
+    run = train(
+        recipe(model, tmp_path), reward=lambda completion: None if 8 <= next(calls) < 16 else share_of_a(completion)
+    )
+    row = rows(run / "metrics.jsonl")[1]
     assert (row["reward"], row["updates/empty"], row["no_verdict"]) == (None, 1, 8)
 
 
@@ -299,6 +308,26 @@ def test_memory_options_do_not_change_the_run(model: Path, tmp_path: Path, atten
     for one, two in zip(comparable(plain), comparable(other), strict=True):
         assert one["loss"] == pytest.approx(two["loss"], rel=1e-3, abs=1e-5)
         assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["mistral-window", "gemma2-softcap", "gemma3", "gpt_oss", "bloom", "mamba", "lfm2", "qwen3_next", "gpt2", "llama"],
+)
+def test_any_family_trains_on_the_path_that_is_right_for_it(
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = tiny_tokenizer()
+    folder = tmp_path / family
+    made = tiny_family(family, dtype=torch.float32, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    run = train(recipe(folder, tmp_path, **{"train.steps": 2, "objective.kl_coef": 0.1}), reward=share_of_a)
+    told = capsys.readouterr().out
+    assert ("prefix tree" in told) == (family in ("gpt2", "llama"))
+    assert ("one row per answer" in told) == (family not in ("gpt2", "llama"))
+    for row in rows(run / "metrics.jsonl"):
+        assert row["sampling/sampling_logp_difference/max"] < 1e-3
 
 
 def test_x03_non_finite_steps_are_skipped_and_a_row_of_them_stops(model: Path, tmp_path: Path) -> None:
@@ -367,6 +396,15 @@ def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(model: Path, tmp_path: Path) -> None:
+    process = start(model, tmp_path, **{"train.steps": 4, "train.save_every": 0})
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0
+    assert (tmp_path / "runs" / "run" / "model" / "model.safetensors").is_file()
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, tmp_path: Path) -> None:

@@ -110,16 +110,19 @@ def save(
 def fault(folder: Path) -> str | None:
     """What is wrong with a checkpoint folder, or `None`."""
     try:
-        files = json.loads((folder / "manifest.json").read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        listed = json.loads((folder / "manifest.json").read_text())["files"]
+        files = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "its manifest is missing or damaged"
-    for name, expected in files.items():
+    if "trainer.pt" not in files or not any(name.startswith("model/") for name in files):
+        return "its manifest names no model or no trainer.pt"
+    for name, (size, digest) in files.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if path.stat().st_size != expected["size"]:
-            return f"{name} has {path.stat().st_size} bytes instead of {expected['size']}"
-        if _digest(path) != expected["sha256"]:
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes instead of {size}"
+        if _digest(path) != digest:
             return f"{name} is damaged"
     return None
 
@@ -147,8 +150,9 @@ def newest(run: Path) -> tuple[Path | None, list[str]]:
     return None, warnings
 
 
-def prune(run: Path, *, keep_last: int, keep: set[int]) -> None:
-    """Delete checkpoints, except the last ones and those in `keep`."""
-    for step in steps(run)[:-keep_last]:
-        if step not in keep:
-            shutil.rmtree(folder_of(run, step))
+def prune(run: Path, step: int, *, keep_last: int, keep: set[int]) -> None:
+    """Delete checkpoints before `step`, except the last ones and those in `keep`. A newer one is left over from
+    before the run was continued; it counts for nothing here."""
+    for old in [other for other in steps(run) if other <= step][:-keep_last]:
+        if old not in keep:
+            shutil.rmtree(folder_of(run, old))

@@ -22,14 +22,17 @@ from treewise.presets import PRESETS, Aggregation, Objective, Scale, resolve
 
 QUICK_START = "quickstart"
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
 
 
 class Section(BaseModel):
     """Frozen, and strict about names. Every field has one line of help."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, coerce_numbers_to_str=True, allow_inf_nan=False
+    )
 
 
 class ModelSection(Section):
@@ -87,7 +90,7 @@ class RolloutSection(Section):
     """How answers are sampled."""
 
     problems_per_step: Positive = Field(8, description="problems (groups) per step")
-    group_size: Annotated[int, Field(ge=2)] = Field(8, description="G, answers per problem")
+    group_size: Annotated[int, Field(ge=2, strict=True)] = Field(8, description="G, answers per problem")
     max_new_tokens: Positive = Field(32, description="an answer is cut here and counted as truncated")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="of sampling, and of the log-probs in the loss")
     stop: tuple[str, ...] = Field((), description="strings that end an answer")
@@ -138,7 +141,7 @@ class TrainSection(Section):
     max_skipped_steps: Positive = Field(5, description="stop after so many non-finite steps in a row")
     save_every: Count = Field(20, description="checkpoint every so many steps; 0: only at the end")
     keep_last: Positive = Field(2, description="checkpoints to keep, besides the best one")
-    seed: Count = Field(0, description="of data order, sampling and adapters")
+    seed: Seed = Field(0, description="of data order, sampling and adapters")
     output: str = Field("runs", description="folder in which the run's own folder is made")
     name: str | None = Field(None, description="name of the run's folder; default from the time")
 
@@ -240,7 +243,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"expected an option such as --train.steps 100, got {word!r}")
         name, equals, text = word[2:].partition("=")
         if not equals:
-            if not words:
+            if not words or words[0].startswith("--"):
                 raise ValueError(f"--{name} needs a value")
             text = words.pop(0)
         if name in overrides:
@@ -249,8 +252,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             overrides[name] = None if text == "none" else text  # TOML has no word for an option that is not set
             continue
         try:
-            overrides[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+            (overrides[name],) = tomllib.loads(f"value = {text}").values()
+        except ValueError:
             overrides[name] = text
     return overrides
 
@@ -280,8 +283,10 @@ def load_recipe(path: str | Path = QUICK_START, overrides: Mapping[str, Any] | N
         raise ValueError(
             f"can't read recipe {path}: {error.strerror}; bundled recipes are {', '.join(bundled)}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"recipe {path} can't be parsed: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"recipe {path} holds {type(values).__name__}, not sections")
     return make_recipe(values, overrides)
 
 

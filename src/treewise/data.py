@@ -112,7 +112,14 @@ def filter_long(
 
     Prompts are never cut: that would remove the system message or half of a control sequence.
     """
-    lengths = [len(encode(problem.prompt)) for problem in problems]
+    lengths = []
+    for problem in problems:
+        try:
+            lengths.append(len(encode(problem.prompt)))
+        except Exception as error:  # chat templates are programs, and refuse what they don't expect
+            raise ValueError(
+                f"the prompt of problem {problem.id!r} can't be encoded: {type(error).__name__}: {error}"
+            ) from error
     kept = [p for p, length in zip(problems, lengths, strict=True) if length <= max_prompt_tokens]
     if problems and not kept:
         raise ValueError(

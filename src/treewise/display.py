@@ -5,6 +5,8 @@ On a terminal the bar is live; elsewhere (a file, a notebook, CI) every step is 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -20,11 +22,19 @@ from treewise.text import inert
 from treewise.types import Group, Trajectory
 
 
+class _Console(Console):
+    """A console whose reader may go away (`| head`, a lost connection) without ending a run of hours."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Display:
     """Used as a context manager around the loop."""
 
     def __init__(self, *, total: int, done: int, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or _Console(highlight=False)
         self._progress = Progress(
             TextColumn("step"),
             MofNCompleteColumn(),

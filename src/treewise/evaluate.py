@@ -35,12 +35,14 @@ class Evaluation:
     """One pass over the held-out problems.
 
     Attributes:
+        problems: their ids.
         scores: per score name, one value per problem in their order; `None` without a verdict. `reward`
             is the weighted sum that training uses.
         truncated: share of answers that hit the length limit.
         mean_length: mean sampled tokens of an answer.
     """
 
+    problems: tuple[str, ...]
     scores: Mapping[str, tuple[float | None, ...]]
     truncated: float
     mean_length: float
@@ -61,6 +63,7 @@ class Evaluation:
             "accuracy": {name: self.interval(name)._asdict() for name in self.scores},
             "truncated": self.truncated,
             "mean_length": self.mean_length,
+            "problems": list(self.problems),
             "scores": {name: list(values) for name, values in self.scores.items()},
         }
 
@@ -72,6 +75,7 @@ def summarise(groups: Sequence[Group]) -> Evaluation:
     scores = {"reward": tuple(answer.reward for answer in answers)}
     scores |= {name: tuple(answer.scores.get(name) for answer in answers) for name in names}
     return Evaluation(
+        problems=tuple(group.problem.id for group in groups),
         scores=scores,
         truncated=float(np.mean([answer.stop_reason == "length" for answer in answers])),
         mean_length=float(np.mean([answer.sampled.sum() for answer in answers])),
@@ -81,6 +85,7 @@ def summarise(groups: Sequence[Group]) -> Evaluation:
 def restore(row: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `row()` was made of."""
     return Evaluation(
+        problems=tuple(row["problems"]),
         scores={name: tuple(values) for name, values in row["scores"].items()},
         truncated=row["truncated"],
         mean_length=row["mean_length"],

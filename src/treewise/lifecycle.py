@@ -71,6 +71,8 @@ def open_saved(resume: str | Path, recipe: Recipe | None) -> tuple[Path, Recipe,
         )
     # Trusted as much as the code of the run's own rewards; the states of generators are more than tensors.
     state = torch.load(folder / "trainer.pt", weights_only=False, map_location="cpu")
+    if not {"progress", "fingerprint", "optimizer", "random"} <= state.keys():
+        raise ValueError(f"{folder} was written by another version of treewise, and can't be continued by this one")
     if state["progress"]["step"] >= recipe.train.steps and (run / "summary.json").exists():
         raise ValueError(f"{run} has done all of its {recipe.train.steps} steps; give a larger --train.steps to go on")
     saved = _read_versions(run)
@@ -125,7 +127,7 @@ def save(run: Path, recipe: Recipe, session: Session, progress: Progress, record
         state=state,
     )
     best = {progress.best["step"]} if progress.best else set()
-    checkpoint.prune(run, keep_last=recipe.train.keep_last, keep=best)
+    checkpoint.prune(run, progress.step, keep_last=recipe.train.keep_last, keep=best)
 
 
 @contextmanager

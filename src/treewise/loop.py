@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from treewise.lifecycle import Progress, interruptible, open_saved, restore, sav
 from treewise.metrics import step_metrics
 from treewise.rollout import collect
 from treewise.session import Given, Session, open_session
-from treewise.types import Sampling
+from treewise.types import Group, Sampling
 from treewise.update import update
 
 # The first number of every sampling seed says what the answers are for.
@@ -137,7 +138,7 @@ def _loop(
         records.metrics(metrics)
         records.rollouts(step + 1, groups, session.chat.pieces)
         display.step(metrics)
-        _watch(metrics, progress, recipe, display)
+        _watch(metrics, groups, progress, recipe, display)
         if step % SHOW_ANSWERS_EVERY == 0:
             display.answers(max(credited, key=lambda group: float(abs(group.advantages).max(initial=0.0))).group)
 
@@ -195,7 +196,9 @@ def _percent(evaluation: Evaluation, name: str) -> str:
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _watch(metrics: dict[str, Any], progress: Progress, recipe: Recipe, display: Display) -> None:
+def _watch(
+    metrics: dict[str, Any], groups: Sequence[Group], progress: Progress, recipe: Recipe, display: Display
+) -> None:
     """Say what a person would want to know before hours are lost, and stop a run that has diverged."""
     if metrics["updates/skipped"]:
         display.warn(f"step {metrics['step']}: the gradient was not finite; the weights were left as they are")
@@ -204,12 +207,18 @@ def _watch(metrics: dict[str, Any], progress: Progress, recipe: Recipe, display:
             f"{progress.skipped_in_a_row} optimizer steps in a row had a gradient that was not finite; "
             "lower optimizer.learning_rate, or look at the last rows of metrics.jsonl"
         )
+    silent = [(group.problem.id, t.cause) for group in groups for t in group.trajectories if t.reward is None]
     answers = recipe.rollout.problems_per_step * recipe.rollout.group_size
-    if metrics["no_verdict"] > 0.01 * answers:
-        display.warn(
-            f"step {metrics['step']}: {metrics['no_verdict']} of {answers} answers got no verdict and were left "
-            "out; rollouts.jsonl has each cause. Leaving them out is unbiased only if it doesn't depend on the answer"
+    if silent:
+        (problem, cause), _ = Counter(silent).most_common(1)[0]
+        what = (
+            f"step {metrics['step']}: {len(silent)} of {answers} answers got no verdict and were left out, "
+            f"for instance of problem {problem!r}: {cause}"
         )
+        if len(silent) == answers and metrics["step"] == 1:
+            raise ValueError(f"{what}. There is nothing to learn from; mend the rewards")
+        if len(silent) > 0.01 * answers:
+            display.warn(f"{what}. Leaving answers out is unbiased only if it doesn't depend on the answer")
     if metrics["step"] <= 5 and metrics["completions/clipped_ratio"] > 0.9 and metrics["frac_reward_zero_std"] == 1.0:
         display.warn(
             f"step {metrics['step']}: {metrics['completions/clipped_ratio']:.0%} of the answers were cut at "

@@ -83,11 +83,11 @@ def resolve(name: str | Path) -> str:
     return name
 
 
-def load_model(name: str | Path, *, dtype: torch.dtype | str = "float32", attention: str = "sdpa") -> PreTrainedModel:
+def load_model(name: str | Path, *, dtype: torch.dtype | str = "float32") -> PreTrainedModel:
     """A causal language model with every dropout at 0, in evaluation mode.
 
-    `attention` is transformers' `attn_implementation`. Raises ValueError when there is no such model
-    or its checkpoint lacks weights (transformers would fill them with noise and go on).
+    Attention is what transformers chooses for the architecture. Raises ValueError when there is no such model,
+    or its checkpoint is damaged or lacks weights (transformers would fill them with noise and go on).
     """
     from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
 
@@ -101,18 +101,24 @@ def load_model(name: str | Path, *, dtype: torch.dtype | str = "float32", attent
             source,
             config=config,
             dtype=dtype,
-            attn_implementation=attention,
             output_loading_info=True,
             **options,
         )
     except OSError as error:
         raise ValueError(_not_found(str(name), error)) from error
+    except ImportError:  # a missing package: the command line says which extra has it
+        raise
+    except Exception as error:  # damaged files and foreign model code fail in many ways
+        raise ValueError(f"model {str(name)!r} could not be loaded: {type(error).__name__}: {error}") from error
     model: PreTrainedModel = loaded[0]
     if missing := sorted(loaded[1]["missing_keys"]):
         raise ValueError(
             f"model {str(name)!r} lacks {len(missing)} of the weights of {type(model).__name__} "
             f"({', '.join(missing[:3])}…): this is not the checkpoint of a causal language model"
         )
+    for weight, values in model.named_parameters():
+        if not bool(values.isfinite().all()):
+            raise ValueError(f"model {str(name)!r} is damaged: {weight} is not finite")
     return model
 
 
@@ -128,6 +134,8 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
         raise ValueError(_not_found(str(name), error)) from error
+    except Exception as error:  # a missing, foreign or damaged tokenizer fails in many ways
+        raise ValueError(f"no tokenizer could be loaded from {str(name)!r}: {str(error).strip()}") from error
 
 
 def zero_dropout(config: Any) -> None:

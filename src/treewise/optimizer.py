@@ -85,6 +85,7 @@ class Optimizer:
             for parameters in self.adam.param_groups:
                 parameters["lr"] = rate
             self.adam.step()
+            self._check(rate)
             self._publish()
         self.clear()
         return StepResult(applied, norm, rate)
@@ -92,6 +93,15 @@ class Optimizer:
     def clear(self) -> None:
         """Forget gradients."""
         self.adam.zero_grad(set_to_none=True)
+
+    def _check(self, rate: float) -> None:
+        """Stop before weights that are not finite can reach the sampler or a checkpoint."""
+        for name, master in self.masters.items():
+            if not bool(torch.isfinite(master).all()):
+                raise FloatingPointError(
+                    f"{name} is no longer finite after a step with learning rate {rate:g}; lower "
+                    "optimizer.learning_rate and go on from the last checkpoint"
+                )
 
     @torch.no_grad()
     def _publish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,12 +81,12 @@ def _load_trainable(recipe: Recipe, source: str) -> Any:
 def _probe_group(vocab_size: int) -> Group:
     """Three answers that share a prefix, for the comparison of tree and flat path."""
     generator = np.random.default_rng(0)
-    prompt, stem, *tails = (generator.integers(0, vocab_size, size) for size in (12, 5, 6, 3, 4))
+    prompt, stem, *tails = (generator.integers(0, vocab_size, size) for size in (6, 3, 4, 2, 3))
     trajectories = []
     for number, tail in enumerate(tails):
         tokens = np.concatenate([prompt, stem, tail])
         trajectories.append(
-            Trajectory(tokens, np.arange(len(tokens)) >= 12, np.zeros(len(tokens)), "", float(number), "eos")
+            Trajectory(tokens, np.arange(len(tokens)) >= len(prompt), np.zeros(len(tokens)), "", float(number), "eos")
         )
     return Group(Problem("self-check", ""), tuple(trajectories))
 
@@ -128,11 +129,17 @@ Given = Sequence[Problem] | Sequence[Mapping[str, Any]]
 
 
 def _problems(
-    given: Given | None, section: DataSection | EvalSection, recipe: Recipe, chat: Chat, name: str, room: int | None
+    given: Sequence[Any] | None,
+    section: DataSection | EvalSection,
+    recipe: Recipe,
+    chat: Chat,
+    name: str,
+    room: int | None,
 ) -> tuple[list[Problem], str]:
     """The problems given in Python (as they are, or as rows of columns), or those that the section names, without
     those whose prompt and answer don't fit into `room`, the longest sequence of the model."""
     data = recipe.data
+    given = None if given is None else list(given)
     prompt: dict[str, Any] = {
         "chat": chat.has_template,
         "system": data.system,
@@ -142,9 +149,12 @@ def _problems(
     problems: list[Problem]
     if given is not None and all(isinstance(problem, Problem) for problem in given):
         problems = [problem for problem in given if isinstance(problem, Problem)]
+        twice = [problem for problem, count in Counter(p.id for p in problems).items() if count > 1]
+        if twice:
+            raise ValueError(f"{name}: {len(twice)} ids are there several times: {', '.join(map(repr, twice[:5]))}")
         note = f"{name}: {len(problems)} problems"
     elif given is not None:
-        rows: Rows = [(f"{name}[{number}]", dict(row)) for number, row in enumerate(given)]  # type: ignore[call-overload]
+        rows: Rows = [(f"{name}[{number}]", dict(row)) for number, row in enumerate(given)]
         problems, note = make_problems(rows, name, **prompt)
     else:
         assert section.source is not None
@@ -154,11 +164,10 @@ def _problems(
             section.source, split=split, subset=subset, options=section.options, limit=section.limit, **prompt
         )
     limits = [data.max_prompt_tokens, None if room is None else room - recipe.rollout.max_new_tokens]
-    longest = min((limit for limit in limits if limit is not None), default=None)
-    if longest is not None:
-        problems, dropped = filter_long(problems, chat.encode_prompt, longest)
-        if dropped:
-            note += f"; {dropped} left out with more than {longest} prompt tokens"
+    longest = min((limit for limit in limits if limit is not None), default=10**9)
+    problems, dropped = filter_long(problems, chat.encode_prompt, longest)
+    if dropped:
+        note += f"; {dropped} left out with more than {longest} prompt tokens"
     return problems, note
 
 
@@ -190,17 +199,22 @@ def open_session(
         model_eos=causal_lm(model).generation_config.eos_token_id,
         template_options=recipe.data.template_options,
     )
+    rows = causal_lm(model).get_input_embeddings().num_embeddings
+    if chat.vocab_size > rows and max(tokenizer.get_vocab().values()) >= rows:
+        raise ValueError(f"the tokenizer has ids up to {chat.vocab_size - 1}, the model has embeddings for {rows} only")
     policy, note = build_policy(recipe, objective, model, chat.vocab_size)
     notes = [note]
     room = max_length(causal_lm(model).config.get_text_config(decoder=True))
     if problems is None and recipe.data.source is None:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
-    chosen, note = _problems(problems, recipe.data, recipe, chat, "problems", room)
+    chosen, note = _problems(None if problems is None else list(problems), recipe.data, recipe, chat, "problems", room)
     notes.append(note)
     tests: list[Problem] = []
     # The recipe's held-out problems belong to the recipe's problems.
     if held_out is not None or (problems is None and recipe.eval.source is not None):
-        tests, note = _problems(held_out, recipe.eval, recipe, chat, "held_out", room)
+        tests, note = _problems(
+            None if held_out is None else list(held_out), recipe.eval, recipe, chat, "held_out", room
+        )
         notes.append(f"held out: {note}")
     elif recipe.eval.source is not None:
         notes.append("no evaluation: eval.source belongs to data.source, which problems= replaces; pass held_out=")

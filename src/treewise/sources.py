@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from treewise.tasks import TASKS, generate
+from treewise.text import inert
 
 Rows = list[tuple[str, dict[str, Any]]]  # (where the row stands, for error messages; its columns)
 
@@ -68,7 +69,7 @@ def _read_jsonl(path: Path) -> Rows:
             continue
         try:
             row = json.loads(raw)
-        except ValueError as error:  # both broken JSON and broken UTF-8
+        except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, absurd nesting
             raise ValueError(f"{where}: not a JSON object ({error}): {shorten(raw)}") from None
         if not isinstance(row, dict):
             raise ValueError(f"{where}: not a JSON object: {shorten(raw)}")
@@ -107,7 +108,7 @@ def _read_parquet(path: Path) -> Rows:
 
     try:
         table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path}: not a Parquet file ({error})") from None
     return [(f"{path} row {number}", row) for number, row in enumerate(table.to_pylist())]
 
@@ -140,4 +141,4 @@ def _read_reasoning_gym(task: str, options: Mapping[str, Any]) -> Rows:
 
 def shorten(value: Any) -> str:
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else repr(value)
-    return text if len(text) <= 200 else text[:200] + "…"
+    return inert(text, limit=200)

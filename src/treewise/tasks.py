@@ -8,8 +8,9 @@ options: a sum that is held out is not even trained on in another order.
 
 from __future__ import annotations
 
+import itertools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ import numpy as np
 TEST_SHARE = 1 / 3
 
 
-def is_test(key: str) -> bool:
-    """Whether the problems with this key are held out; the key is what they ask, in a normal form."""
-    return zlib.crc32(key.encode()) < TEST_SHARE * 2**32
+def _held_out(numbers: Sequence[int]) -> bool:
+    """Whether a sum belongs to the test split: the same for all orders of its terms."""
+    return zlib.crc32(" ".join(map(str, sorted(numbers))).encode()) < TEST_SHARE * 2**32
 
 
 def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest: int = 9) -> list[dict[str, str]]:
@@ -28,17 +29,24 @@ def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest
     Raises:
         ValueError: if there are not that many.
     """
-    available = largest**terms * (TEST_SHARE if split == "test" else 1 - TEST_SHARE)
-    if terms < 2 or largest < 1 or not 1 <= size <= 0.9 * available:
+    if not all(isinstance(option, int) for option in (size, seed, terms, largest)):
+        raise ValueError(f"sums: the options must be whole numbers, got {size=}, {seed=}, {terms=}, {largest=}")
+    if terms < 2 or largest < 1 or seed < 0:
+        raise ValueError(f"sums: needs terms >= 2, largest >= 1 and seed >= 0, got {terms=}, {largest=}, {seed=}")
+    available = largest**terms
+    if available <= 100_000:  # few enough to count what belongs to the split
+        every = itertools.product(range(1, largest + 1), repeat=terms)
+        available = sum(_held_out(numbers) == (split == "test") for numbers in every)
+    if not 1 <= size <= available:
         raise ValueError(
             f"sums: can't make {size} different problems of {terms} terms up to {largest} for the {split} split; "
-            f"there are about {available:.0f}"
+            f"there are {available}"
         )
     generator = np.random.default_rng(seed)
     problems: dict[str, str] = {}
     while len(problems) < size:
         numbers = generator.integers(1, largest + 1, terms).tolist()
-        if is_test(" ".join(map(str, sorted(numbers)))) == (split == "test"):
+        if _held_out(numbers) == (split == "test"):
             problems[" + ".join(map(str, numbers))] = str(sum(numbers))
     return [{"id": problem, "problem": problem, "answer": answer} for problem, answer in problems.items()]
 

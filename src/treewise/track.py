@@ -30,7 +30,7 @@ def create_run_folder(output: str, name: str | None) -> Path:
     Raises:
         ValueError: if a run of that name exists already.
     """
-    run = Path(output) / (name or time.strftime("%Y%m%d-%H%M%S"))
+    run = Path(output).resolve() / (name or time.strftime("%Y%m%d-%H%M%S"))
     if name is None:  # two runs that start within a second
         number = 2
         while run.exists():
@@ -115,7 +115,9 @@ class Records:
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         file = self._files[name]
-        file.write(json.dumps(plain(row), ensure_ascii=False).encode() + b"\n")
+        # A lone surrogate has no UTF-8; its escape is valid JSON.
+        text = json.dumps(plain(row), ensure_ascii=False, default=str)
+        file.write(text.encode(errors="backslashreplace") + b"\n")
         file.flush()
 
     def metrics(self, row: Mapping[str, Any]) -> None:

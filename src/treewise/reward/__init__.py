@@ -44,7 +44,11 @@ class Reward:
     def __post_init__(self) -> None:
         if not isfinite(self.weight):
             raise ValueError(f"the weight of the reward {self.name} is {self.weight}: it must be finite")
-        parameters = inspect.signature(self.function).parameters
+        parameters = {
+            name: parameter
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
         if ("completion" in parameters) == ("completions" in parameters):
             raise ValueError(
                 f"the reward function {self.name} must have a parameter `completion` (one reply) or"
@@ -127,7 +131,7 @@ async def _call(reward: Reward, replies: Sequence[Reply]) -> list[Judged]:
         return [(None, cause)] * len(replies)
     values = values.tolist() if hasattr(values, "tolist") else values  # an array or a tensor
     if not isinstance(values, list | tuple) or len(values) != len(replies):
-        got = len(values) if isinstance(values, list | tuple) else f"{type(values).__name__} {values!r:.60}"
+        got = len(values) if isinstance(values, list | tuple) else type(values).__name__
         raise ValueError(
             f"the reward function {reward.name} must return a list with one value per completion:"
             f" expected {len(replies)}, got {got}"
@@ -142,8 +146,15 @@ async def _run(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tu
         return (await result if inspect.isawaitable(result) else result), None
     except NoVerdict as error:
         return None, inert(str(error))
-    except (Exception, SystemExit) as error:  # a user's code may fail in any way; the run goes on
-        return None, inert(f"{type(error).__name__}: {error}")
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's code may fail in any way
+        return None, _describe(error)
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return inert(f"{type(error).__name__}: {error}")
+    except Exception:  # an exception that can't even be shown
+        return type(error).__name__
 
 
 def _arguments(reply: Reply) -> dict[str, Any]:
@@ -194,10 +205,14 @@ def _accepted(reward: Reward, available: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Judged:
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # of NumPy or torch
-        value = value.item()
-    if value is None:
-        return None, "returned None"
-    if not isinstance(value, numbers.Real):
-        return None, inert(f"returned {value!r:.60}, which is a {type(value).__name__} and not a number")
-    return (float(value), None) if isfinite(value) else (None, f"returned {value}")
+    try:
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # of NumPy or torch
+            value = value.item()
+        if value is None:
+            return None, "returned None"
+        if not isinstance(value, numbers.Real):
+            return None, inert(f"returned {value!r:.60}, which is a {type(value).__name__} and not a number")
+        number = float(value)
+    except Exception as error:  # a user's object may fail in any way, also when it is shown
+        return None, f"returned a {type(value).__name__} that is no number: {type(error).__name__}"
+    return (number, None) if isfinite(number) else (None, f"returned {number}")

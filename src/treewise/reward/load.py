@@ -60,7 +60,7 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     try:
         found.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file does at import
+    except (Exception, SystemExit) as error:  # whatever the user's file does at import
         raise ValueError(f"{path} fails to load: {type(error).__name__}: {error}") from error
     return module
 
@@ -68,5 +68,5 @@ def _load_file(path: Path) -> ModuleType:
 def _load_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # whatever the user's module does at import
         raise ValueError(f"can't import {name!r} to take a reward function from: {error}") from error
