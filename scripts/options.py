@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from treewise.config import Recipe, options
+from treewise.config import Recipe
+from treewise.recipe import options
 
 HEADER = """# Options
 

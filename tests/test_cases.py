@@ -23,7 +23,7 @@ from folders import tiny_tokenizer, write_problems, write_tiny_model
 from oracle import Row
 from treewise import checkpoint, models
 from treewise.chat import Chat
-from treewise.config import Recipe, make_recipe
+from treewise.config import Recipe
 from treewise.credit import credit_group, denominator
 from treewise.evaluate import summarise
 from treewise.logprobs import _chunks, head_logprobs
@@ -34,6 +34,7 @@ from treewise.packing import MicroBatch, pack
 from treewise.policy import Path as PolicyPath
 from treewise.policy import Policy
 from treewise.presets import Objective, resolve
+from treewise.recipe import make_recipe
 from treewise.reward import Reward
 from treewise.reward.numeric import numeric
 from treewise.rollout import collect

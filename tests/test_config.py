@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from treewise.config import Recipe, bundled_recipes, load_recipe, make_recipe, options, parse_overrides
+from treewise.config import Recipe
 from treewise.presets import Objective, resolve
+from treewise.recipe import bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
 OPTIONS = """
 data.examples data.limit data.max_prompt_tokens data.options data.source data.split data.subset data.system

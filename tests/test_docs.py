@@ -10,7 +10,7 @@ import pytest
 
 from folders import write_tiny_model
 from treewise.cli import main
-from treewise.config import load_recipe, make_recipe, options, parse_overrides
+from treewise.recipe import load_recipe, make_recipe, options, parse_overrides
 from treewise.sources import read_rows
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import treewise
 ROOT = Path(treewise.__file__).parent
 
 LAYERS = [
-    {"types", "text", "config", "presets", "tree", "credit"},
+    {"types", "text", "config", "recipe", "presets", "tree", "credit"},
     {"packing", "objective", "logprobs"},
     {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "tasks", "chat"},
     {
@@ -35,6 +35,7 @@ LAYERS = [
 # Within a layer imports are allowed along these arrows only.
 WITHIN = {
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("credit", "presets"), ("config", "presets"),
+    ("recipe", "config"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"),
     ("analysis", "records"), ("explain", "records"), ("tables", "analysis"), ("tables", "explain"),

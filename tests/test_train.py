@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 from folders import tiny_tokenizer, write_problems, write_tiny_model
 from tiny import model as tiny_family
 from treewise import checkpoint, cli
-from treewise.config import Recipe, load_recipe, make_recipe
+from treewise.config import Recipe
 from treewise.loop import train
+from treewise.recipe import load_recipe, make_recipe
 from treewise.types import Problem
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from treewise.config import load_recipe
     from treewise.loop import train
+    from treewise.recipe import load_recipe
     from treewise.types import Problem
 
 __version__ = "0.1.0"
 __all__ = ["Problem", "load_recipe", "train"]
 
-_HOMES = {"load_recipe": "treewise.config", "train": "treewise.loop", "Problem": "treewise.types"}
+_HOMES = {"load_recipe": "treewise.recipe", "train": "treewise.loop", "Problem": "treewise.types"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from treewise.config import QUICK_START, bundled_recipes, load_recipe, make_recipe, options, parse_overrides
+from treewise.recipe import QUICK_START, bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
 Overrides = dict[str, Any]
 

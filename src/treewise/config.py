@@ -1,26 +1,16 @@
-"""Recipes: what a run does, as sparse TOML over defaults.
+"""What a recipe may say: sections of options, each with its default, its bounds and one line of help.
 
-    recipe.toml + --section.field value  ──▶  Recipe (frozen, every field checked)  ──▶  RUN/config.json
-
-An unknown option is an error that names the nearest valid one; so is an option without effect.
+A recipe is frozen. Options that contradict each other or have no effect are errors; see `treewise.recipe` for
+how one is read.
 """
 
 from __future__ import annotations
 
-import copy
-import difflib
-import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from treewise.presets import PRESETS, Aggregation, Objective, Scale, resolve
-
-QUICK_START = "quickstart"
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
@@ -210,125 +200,3 @@ class Recipe(Section):
                 "raise train.updates_per_batch or train.minibatches"
             )
         return self
-
-
-def _fields(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    for name, entry in model.model_fields.items():
-        if isinstance(entry.annotation, type) and issubclass(entry.annotation, BaseModel):
-            yield from _fields(entry.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", entry
-
-
-def options() -> Iterator[tuple[str, Any, str]]:
-    """Every option as (dotted name, default, help)."""
-    for name, entry in _fields():
-        yield name, entry.get_default(), entry.description or ""
-
-
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """`--section.field value` or `--section.field=value` pairs as a flat dict.
-
-    Values are read as TOML, or as they stand where the option is a text; `none` unsets an option.
-
-    Raises:
-        ValueError: for a stray word or a missing value.
-    """
-    texts = {name for name, entry in _fields() if entry.annotation in (str, str | None)}
-    overrides: dict[str, Any] = {}
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        if not word.startswith("--"):
-            raise ValueError(f"expected an option such as --train.steps 100, got {word!r}")
-        name, equals, text = word[2:].partition("=")
-        if not equals:
-            if not words or words[0].startswith("--"):
-                raise ValueError(f"--{name} needs a value")
-            text = words.pop(0)
-        if name in overrides:
-            raise ValueError(f"--{name} is given twice")
-        if text == "none" or name in texts:
-            overrides[name] = None if text == "none" else text  # TOML has no word for an option that is not set
-            continue
-        try:
-            (overrides[name],) = tomllib.loads(f"value = {text}").values()
-        except ValueError:
-            overrides[name] = text
-    return overrides
-
-
-def bundled_recipes() -> dict[str, Path]:
-    """The recipes that come with treewise, by name."""
-    return {path.stem: path for path in sorted((Path(__file__).parent / "recipes").glob("*.toml"))}
-
-
-def load_recipe(path: str | Path = QUICK_START, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe and put the overrides on top.
-
-    Args:
-        path: a TOML file, a run's `config.json`, or the name of a bundled recipe.
-        overrides: flat dict of dotted names, such as `{"train.steps": 100}`.
-
-    Raises:
-        ValueError: for an unreadable file, an unknown option (naming the nearest valid one), a value of the
-            wrong kind, or options that contradict each other.
-    """
-    bundled = bundled_recipes()
-    file = bundled.get(str(path), Path(path))
-    read = json.loads if file.suffix == ".json" else tomllib.loads
-    try:
-        values = read(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(
-            f"can't read recipe {path}: {error.strerror}; bundled recipes are {', '.join(bundled)}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"recipe {path} can't be parsed: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"recipe {path} holds {type(values).__name__}, not sections")
-    return make_recipe(values, overrides)
-
-
-def make_recipe(values: dict[str, Any], overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """A recipe from nested sections as a TOML file has them, and flat overrides; see `load_recipe`."""
-    defaults = {name: default for name, default, _ in options()}
-    values = copy.deepcopy(values)
-    for name, value in (overrides or {}).items():
-        *sections, field = name.split(".")
-        if name not in defaults and not isinstance(defaults.get(".".join(sections)), dict):
-            raise ValueError(_unknown(name))
-        table = values
-        for section in sections:
-            table = table.setdefault(section, {})
-            if not isinstance(table, dict):
-                raise ValueError(f"{section} = {table!r} in the recipe is not a section, so {name} can't be set")
-        table[field] = value
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise ValueError(_explain(error)) from error
-
-
-def _unknown(name: str) -> str:
-    if name.removeprefix("rollout.") in ("top_p", "top_k", "min_p", "repetition_penalty"):
-        return (
-            f"{name} is refused: training needs the log-prob of the distribution that tokens were drawn from, and "
-            "filters change it; there is rollout.temperature, and the eval section has the filters"
-        )
-    near = difflib.get_close_matches(name, [known for known, _, _ in options()], n=1, cutoff=0.0)
-    return f"unknown option {name}; the nearest is {near[0]}"
-
-
-def _explain(error: ValidationError) -> str:
-    """One line per fault, in the words of the recipe."""
-    lines = []
-    for fault in error.errors():
-        name = ".".join(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            lines.append(_unknown(name))
-        elif fault["type"] == "value_error":
-            lines.append(fault["msg"].removeprefix("Value error, "))
-        else:
-            lines.append(f"{name} = {fault['input']!r}: {fault['msg']}")
-    return "\n".join(lines)

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from treewise import checkpoint, track
-from treewise.config import Recipe, load_recipe
+from treewise.config import Recipe
 from treewise.display import Display
+from treewise.recipe import load_recipe
 from treewise.session import Session
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from treewise import checkpoint, track
-from treewise.config import Recipe, load_recipe
+from treewise.config import Recipe
 from treewise.credit import credit_group
 from treewise.data import problem_order
 from treewise.display import Display
@@ -25,6 +25,7 @@ from treewise.evaluate import Evaluation, summarise
 from treewise.evaluate import restore as restore_evaluation
 from treewise.lifecycle import Progress, interruptible, open_saved, restore, save
 from treewise.metrics import step_metrics
+from treewise.recipe import load_recipe
 from treewise.rollout import collect
 from treewise.session import Given, Session, open_session
 from treewise.types import Group, Sampling
