@@ -43,6 +43,8 @@ def test_every_option_has_one_line_of_help() -> None:
     ("arguments", "message"),
     [
         (["--train.stpes", "3"], "unknown option train.stpes; the nearest is train.steps"),
+        (["--beta", "0.1"], "TRL's beta is objective.kl_coef here"),
+        (["--rollout.num_generations", "8"], "TRL's num_generations is rollout.group_size here"),
         (["--objective.kl", "1"], "the nearest is objective.kl_coef"),
         (["--steps", "3"], "the nearest is train.steps"),
         (["--train.steps.more", "3"], "unknown option train.steps.more"),

@@ -37,7 +37,9 @@ def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     (text,) = blocks("python")
     monkeypatch.chdir(tmp_path)
     model = write_tiny_model(tmp_path / "model", max_position_embeddings=512)
-    small = f'{{"train.steps": 1, "optimizer.warmup_steps": 0, "model.path": "{model}"}}'
+    (tmp_path / "rewards.py").write_text("def brevity(completion): return -len(completion)\n")
+    (tmp_path / "my.toml").write_text(blocks("toml")[0])
+    small = f'{{"train.steps": 1, "rollout.max_new_tokens": 4, "model.path": "{model}"}}'
     text = text.replace('{"train.steps": 10}', small)
     assert small in text
     exec(compile(text, "README.md", "exec"), {})

@@ -60,7 +60,7 @@ def _imports() -> list[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names: list[str] = []
             if isinstance(node, ast.ImportFrom) and node.module == "treewise":
-                names = [f"treewise.{alias.name}" for alias in node.names]
+                names = [f"treewise.{alias.name}" for alias in node.names if not alias.name.startswith("__")]
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("treewise."):
                 names = [node.module or ""]
             elif isinstance(node, ast.Import):

@@ -491,7 +491,7 @@ def test_dry_run_prints_the_resolved_recipe(capsys: pytest.CaptureFixture[str]) 
     [
         (["train", "--train.stpes", "3"], "the nearest is train.steps"),
         (["train", "nowhere.toml"], "can't read recipe nowhere.toml"),
-        (["train", "--resume", "nowhere"], "can't read recipe nowhere/config.json"),
+        (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
         (["train", "--resume", "x", "--train.seed", "3"], "--train.seed can't change it"),
         (["inspect", "nowhere.jsonl"], "nowhere.jsonl"),
         (["explain", "nowhere.jsonl", "--preset", "gpro"], "unknown preset 'gpro'"),
@@ -536,6 +536,24 @@ def test_it_runs_in_a_notebook_which_has_an_event_loop(model: Path, tmp_path: Pa
         return train(recipe(model, tmp_path, **{"train.steps": 1}), reward=share_of_a)
 
     assert (asyncio.run(cell()) / "model").is_dir()
+
+
+def test_explain_takes_clip_options_as_its_file_may_be_off_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.jsonl"
+    old, new = [-1.0], [-0.5]
+    file.write_text(
+        json.dumps({"group": 1, "tokens": [5], "reward": 1, "logprobs": new, "old_logprobs": old})
+        + "\n"
+        + json.dumps({"group": 1, "tokens": [6], "reward": 0, "logprobs": old, "old_logprobs": old})
+        + "\n"
+    )
+    arguments = ["explain", str(file), "--preset", "grpo", "--objective.clip_high", "0.1", "--json"]
+    assert cli.main(arguments) == 0
+    first = json.loads(capsys.readouterr().out)["trajectories"][0]
+    assert first["terms"] == pytest.approx([-1.1 * 0.70701], abs=1e-4)
+    assert first["grad"] == [0.0]
 
 
 def test_the_run_folder_says_what_was_run(model: Path, tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ __all__ = ["Problem", "load_recipe", "train"]
 _HOMES = {"load_recipe": "treewise.recipe", "train": "treewise.loop", "Problem": "treewise.types"}
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module

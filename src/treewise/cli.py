@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from treewise import __version__
 from treewise.recipe import QUICK_START, bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
 Overrides = dict[str, Any]
@@ -17,7 +19,7 @@ EXTRAS = {
     "gguf": "quickstart", "matplotlib": "quickstart",
 }  # fmt: skip
 # Everything else that begins with two dashes is an option of the recipe.
-FLAGS = ("--help", "--resume", "--dry-run", "--json", "--preset")
+FLAGS = ("--help", "--version", "--resume", "--dry-run", "--json", "--preset")
 
 
 def _train(arguments: argparse.Namespace, overrides: Overrides) -> int:
@@ -27,11 +29,15 @@ def _train(arguments: argparse.Namespace, overrides: Overrides) -> int:
         unexpected = sorted(set(overrides) - {"train.steps"})
         if unexpected:
             raise ValueError(f"--resume continues with the run's own recipe; --{unexpected[0]} can't change it")
+        if not Path(arguments.resume, "config.json").is_file():
+            raise ValueError(f"{arguments.resume} is not a run folder: it has no config.json")
         recipe = load_recipe(f"{arguments.resume}/config.json", overrides)
     else:
         recipe = load_recipe(arguments.recipe or QUICK_START, overrides)
     if arguments.dry_run:
         print(recipe.model_dump_json(indent=2))
+        resolved = recipe.objective.resolve(max_new_tokens=recipe.rollout.max_new_tokens)
+        print(f"objective: {resolved}", file=sys.stderr)
         return 0
     from treewise.loop import train
 
@@ -54,7 +60,9 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
         raise ValueError(f"explain takes --objective.… options only, not --{foreign[0]}")
     if "objective.preset" in overrides:
         raise ValueError("give the preset with --preset")
-    recipe = make_recipe({}, {"objective.preset": arguments.preset, **overrides})
+    # Recorded rollouts may come from an older policy, so here the clip has an effect.
+    off_policy = {"train": {"updates_per_batch": 2}}
+    recipe = make_recipe(off_policy, {"objective.preset": arguments.preset, **overrides})
     from treewise.tables import explain_command
 
     explain_command(arguments.file, recipe.objective.resolve(), as_json=arguments.json)
@@ -62,9 +70,13 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
 
 
 def _option_help() -> str:
-    lines = ["options of the recipe (TOML sections, or --section.field value):"]
+    lines = [
+        "options of a recipe, as TOML sections or --section.field value. Lists and tables are written as in TOML:",
+        """  --reward '[{function = "exact"}]' --data.template_options '{enable_thinking = false}'""",
+        "The defaults are those of an empty recipe; the quick start sets its own.",
+    ]
     for name, default, text in options():
-        shown = "" if default in (None, (), {}) else f" (default {default})"
+        shown = "" if default in (None, (), {}) or name == "reward" else f" (default {default})"
         lines.append(f"  --{name}  {text}{shown}")
     return "\n".join(lines)
 
@@ -73,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="treewise", description="Post-train language models with GRPO and λ-GRPO on the prefix tree."
     )
+    parser.add_argument("--version", action="version", version=f"treewise {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
 
     train = commands.add_parser(

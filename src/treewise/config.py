@@ -81,7 +81,7 @@ class RolloutSection(Section):
 
     problems_per_step: Positive = Field(8, description="problems (groups) per step")
     group_size: Annotated[int, Field(ge=2, strict=True)] = Field(8, description="G, answers per problem")
-    max_new_tokens: Positive = Field(32, description="an answer is cut here and counted as truncated")
+    max_new_tokens: Positive = Field(256, description="an answer is cut here and counted as truncated")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="of sampling, and of the log-probs in the loss")
     stop: tuple[str, ...] = Field((), description="strings that end an answer")
     max_rows: Positive = Field(64, description="answers sampled at one time; lower it to save memory")

@@ -38,6 +38,13 @@ class Objective:
     kl_coef: float = 0.0
     max_completion_tokens: int | None = None
 
+    def __str__(self) -> str:
+        constant = f" of {self.max_completion_tokens} tokens an answer" if self.max_completion_tokens else ""
+        return (
+            f"aggregation {self.aggregation}{constant} · scale {self.scale} · clip {self.clip_low:g}/{self.clip_high:g}"
+            f" · weight |λ|^-{self.weight_exponent:g} · KL {self.kl_coef:g}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:

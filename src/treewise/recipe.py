@@ -13,7 +13,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -21,6 +21,23 @@ from pydantic.fields import FieldInfo
 from treewise.config import Recipe
 
 QUICK_START = "quickstart"
+
+# What people who come from TRL will try first.
+TRL_NAMES = {
+    "num_generations": "rollout.group_size",
+    "max_completion_length": "rollout.max_new_tokens",
+    "temperature": "rollout.temperature",
+    "beta": "objective.kl_coef",
+    "epsilon": "objective.clip_low",
+    "epsilon_high": "objective.clip_high",
+    "loss_type": "objective.preset",
+    "scale_rewards": "objective.scale",
+    "num_iterations": "train.updates_per_batch",
+    "steps_per_generation": "train.minibatches",
+    "max_steps": "train.steps",
+    "learning_rate": "optimizer.learning_rate",
+    "chat_template_kwargs": "data.template_options",
+}
 
 
 def _fields(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -34,7 +51,15 @@ def _fields(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple
 def options() -> Iterator[tuple[str, Any, str]]:
     """Every option as (dotted name, default, help)."""
     for name, entry in _fields():
-        yield name, entry.get_default(), entry.description or ""
+        yield name, entry.get_default(), f"{entry.description}{_choices(entry.annotation)}"
+
+
+def _choices(annotation: Any) -> str:
+    """The words that an option allows, if it allows only some."""
+    for part in (annotation, *get_args(annotation)):
+        if get_origin(part) is Literal:
+            return f" ({' | '.join(get_args(part))})"
+    return ""
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -127,6 +152,8 @@ def _unknown(name: str) -> str:
             f"{name} is refused: training needs the log-prob of the distribution that tokens were drawn from, and "
             "filters change it; there is rollout.temperature, and the eval section has the filters"
         )
+    if (last := name.rpartition(".")[2]) in TRL_NAMES:
+        return f"unknown option {name}; TRL's {last} is {TRL_NAMES[last]} here"
     near = difflib.get_close_matches(name, [known for known, _, _ in options()], n=1, cutoff=0.0)
     return f"unknown option {name}; the nearest is {near[0]}"
 

@@ -203,7 +203,7 @@ def open_session(
     if chat.vocab_size > rows and max(tokenizer.get_vocab().values()) >= rows:
         raise ValueError(f"the tokenizer has ids up to {chat.vocab_size - 1}, the model has embeddings for {rows} only")
     policy, note = build_policy(recipe, objective, model, chat.vocab_size)
-    notes = [note]
+    notes = [f"objective: {objective}", note]
     room = max_length(causal_lm(model).config.get_text_config(decoder=True))
     if problems is None and recipe.data.source is None:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")

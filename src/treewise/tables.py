@@ -51,7 +51,7 @@ def explain_command(path: str | Path, objective: Objective, *, as_json: bool) ->
     if as_json:
         _print_json(report)
     else:
-        Console(highlight=False).print(render_explain(groups, report))
+        Console(highlight=False).print(f"objective: {objective}", render_explain(groups, report), sep="\n")
 
 
 def _print_json(value: Any) -> None:
