@@ -66,6 +66,16 @@ def _label_steps(axes: Axes) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
+def _distinct(runs: Sequence[Curves]) -> dict[str, str]:
+    """Held-out scores to draw, name → label: scores that are equal in every run share a label and are drawn once."""
+    labels: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    for name in dict.fromkeys(name for run in runs for name in run.held_out):
+        found = [run.held_out.get(name) for run in runs]
+        values = tuple(None if points is None else (*points.steps.tolist(), *points.mean.tolist()) for points in found)
+        labels[values].append(name)
+    return {names[0]: " = ".join(names) for names in labels.values()}
+
+
 def _draw_rewards(axes: Axes, curves: Curves) -> None:
     """Training reward per step, its running mean, and the held-out scores with their intervals."""
     if len(curves.steps):
@@ -73,7 +83,8 @@ def _draw_rewards(axes: Axes, curves: Curves) -> None:
         smooth = running_mean(curves.reward)
         axes.plot(curves.steps, smooth, color=BETTER, linewidth=2.5, label="training reward, running mean")
     width = 0.012 * np.ptp(np.concatenate([curves.steps, *(p.steps for p in curves.held_out.values())]))
-    for number, (name, points) in enumerate(curves.held_out.items()):
+    for number, (name, label) in enumerate(_distinct([curves]).items()):
+        points = curves.held_out[name]
         colour = (INK, *COLOURS[1:])[number % len(COLOURS)]
         change = f"{points.mean[0]:.2f}" + (f" → {points.mean[-1]:.2f}" if len(points.mean) > 1 else "")
         axes.plot(points.steps + number * width, points.mean, "--", color=colour, linewidth=1.0, alpha=0.5)
@@ -86,7 +97,7 @@ def _draw_rewards(axes: Axes, curves: Curves) -> None:
             marker="o",
             markersize=7,
             elinewidth=1.8,
-            label=f"held-out {printable(name)}: {change}",
+            label=f"held-out {printable(label)}: {change}",
         )
     _label_steps(axes)
 
@@ -181,7 +192,7 @@ def draw_curves(runs: Sequence[Path], labels: Sequence[str], out: Path) -> Path:
         methods[label].append(read_curves(run))
         if not len(methods[label][-1].steps):
             raise ValueError(f"{run} has no reward to draw; give the folder of a run that made a step")
-    names = list(dict.fromkeys(name for seeds in methods.values() for run in seeds for name in run.held_out))
+    names = _distinct([run for seeds in methods.values() for run in seeds])
     with style.context(["default", STYLE]):
         figure = _new_figure(16, 6)
         widths = [1.6] + [1.0] * min(len(names), 3)
@@ -195,7 +206,7 @@ def draw_curves(runs: Sequence[Path], labels: Sequence[str], out: Path) -> Path:
                 for label, seeds in methods.items()
                 if all(name in run.held_out for run in seeds)
             }
-            _draw_methods(panel, f"Held-out {name}", scores)
+            _draw_methods(panel, f"Held-out {names[name]}", scores)
         limits = [panel.get_ylim() for panel in panels[1:]]
         for panel in panels[1:]:  # one scale for all shares of problems
             panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
