@@ -228,7 +228,7 @@ def test_advantages_sum_to_zero(rewards: list[float | None]) -> None:
 
 @pytest.mark.parametrize("reward", [NAN, float("inf")])
 def test_rewards_that_are_no_number_are_refused(reward: float) -> None:
-    with pytest.raises(ValueError, match=r"reward 1 is (nan|inf)"):
+    with pytest.raises(ValueError, match=r"reward 1 of the group is (nan|inf)"):
         group_advantages([0.0, reward])
 
 
