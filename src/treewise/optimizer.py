@@ -96,12 +96,11 @@ class Optimizer:
 
     def _check(self, rate: float) -> None:
         """Stop before weights that are not finite can reach the sampler or a checkpoint."""
-        for name, master in self.masters.items():
-            if not bool(torch.isfinite(master).all()):
-                raise FloatingPointError(
-                    f"{name} is no longer finite after a step with learning rate {rate:g}; lower "
-                    "optimizer.learning_rate and go on from the last checkpoint"
-                )
+        if not math.isfinite(float(nn.utils.get_total_norm(self.masters.values()))):
+            raise FloatingPointError(
+                f"the weights are no longer finite after a step with learning rate {rate:g}; lower "
+                "optimizer.learning_rate and start from the last checkpoint's model"
+            )
 
     @torch.no_grad()
     def _publish(self) -> None:
