@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -155,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 0
     except KeyboardInterrupt:
         print("treewise: stopped", file=sys.stderr)

@@ -47,7 +47,7 @@ class Session:
 def compute_dtype(choice: str) -> torch.dtype:
     """The precision of forward and backward passes; `auto` is bfloat16 where matrix units make it the faster one."""
     if choice != "auto":
-        return getattr(torch, choice)  # type: ignore[no-any-return]
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
     if torch.cuda.is_available():
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     return torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
