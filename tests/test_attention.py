@@ -12,7 +12,8 @@ from treewise.credit import credit_group
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy, self_check
 from treewise.presets import Objective
-from treewise.session import _probe_group
+from treewise.recipe import make_recipe
+from treewise.session import _probe_group, build_policy
 
 
 def batch() -> MicroBatch:
@@ -58,3 +59,17 @@ def test_the_check_looks_at_every_weight_and_sees_a_wrong_gradient_of_an_adapter
     monkeypatch.setattr(attention._Rectangles, "backward", staticmethod(nothing))
     with pytest.raises(ValueError, match="tree attention is wrong for this model"):
         self_check(chosen, batch(), tolerance=1e-3)
+
+
+def test_a_listed_family_with_another_head_takes_rows_unless_the_tree_was_asked_for() -> None:
+    class Scaled(torch.nn.Linear):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return 2.0 * super().forward(hidden)
+
+    model = tiny_model("llama", dtype=torch.float32)
+    model.lm_head.__class__ = Scaled
+    chosen, note = build_policy(make_recipe({}), Objective(), model, 40)
+    assert chosen.path == "flat"
+    assert "changes its logits behind the LM head" in note
+    with pytest.raises(ValueError, match="'tree' is not possible: the model changes its logits"):
+        build_policy(make_recipe({}, {"model.attention": "tree"}), Objective(), model, 40)

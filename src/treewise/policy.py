@@ -78,7 +78,7 @@ class Policy:
         if self.path == "tree":
             attention.register()
             self._set_attention(attention.NAME)
-        self.plain_head = _head_is_plain(self.model)
+        self.plain_head = head_is_plain(self.model)
         if self.path == "tree" and not self.plain_head:
             raise ValueError("the model changes its logits behind the LM head; set model.attention = 'flat'")
 
@@ -181,7 +181,7 @@ def _adapter_off(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _head_is_plain(model: nn.Module) -> bool:
+def head_is_plain(model: nn.Module) -> bool:
     """Whether the logits are exactly the LM head of the last hidden state (no softcap, no scaling)."""
     lm = causal_lm(model)
     head = lm.get_output_embeddings()

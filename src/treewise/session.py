@@ -18,7 +18,7 @@ from treewise.credit import credit_group
 from treewise.data import filter_long, load_problems, make_problems, problem_order
 from treewise.optimizer import Optimizer
 from treewise.packing import pack
-from treewise.policy import Policy, causal_lm, flat_reason, self_check
+from treewise.policy import Policy, causal_lm, flat_reason, head_is_plain, self_check
 from treewise.presets import Objective
 from treewise.reward import Reward
 from treewise.reward.load import load_reward
@@ -96,6 +96,8 @@ def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: i
     config = causal_lm(model).config
     vocab_size = min(vocab_size, config.get_text_config().vocab_size)
     reason = "model.attention = 'flat'" if recipe.model.attention == "flat" else flat_reason(config)
+    if not reason and not head_is_plain(model):
+        reason = "the model changes its logits behind the LM head"
     if reason and recipe.model.attention == "tree":
         raise ValueError(f"model.attention = 'tree' is not possible: {reason}")
     if recipe.model.gradient_checkpointing:
