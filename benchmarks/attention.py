@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from treewise.credit import credit_group
+from treewise.axes import Objective
+from treewise.credit import credit
 from treewise.packing import pack
 from treewise.policy import Policy
-from treewise.presets import Objective
 from treewise.types import Group, Problem, Trajectory
 
 SHAPES = [(64, 64), (256, 64), (1024, 64), (64, 256), (256, 256), (1024, 256)]
@@ -67,7 +67,7 @@ def main() -> None:
     )
     print(f"{'prompt + new':>13} {'ideal':>6} {'rows s':>8} {'tree s':>8} {'faster':>7} {'÷ ideal':>8}")
     for prompt, new in SHAPES:
-        credited = [credit_group(group(prompt, new, arguments.group_size), Objective())]
+        credited = credit([group(prompt, new, arguments.group_size)], Objective())
         times: dict[str, list[float]] = {name: [] for name in policies}
         batches = {name: pack(credited, denominator=1.0, budget=10**6, flat=name == "flat") for name in policies}
         for number in range(arguments.passes + 1):  # the first one warms up

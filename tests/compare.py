@@ -12,10 +12,11 @@ from torch import Tensor
 import oracle
 import tiny
 from oracle import Row
-from treewise.credit import CreditedGroup, credit_group, denominator
+from treewise.axes import Objective
+from treewise.credit import CreditedGroup, credit, denominator
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy
-from treewise.presets import PRESETS, Objective, resolve
+from treewise.presets import resolve
 from treewise.update import accumulate, prepare
 
 Rows = Sequence[Sequence[Row]]
@@ -30,16 +31,23 @@ class Step(NamedTuple):
     micro_batches: int
 
 
+# What `tests/oracle.py` knows; every preset has its own reference in `tests/oracle_presets.py`.
+KNOWN = ("grpo", "dr_grpo", "dapo", "lambda_grpo")
+
+
 def objectives(**options: Any) -> dict[str, Objective]:
-    """Every preset with the same options on top."""
-    return {
-        name: resolve(name, options | ({"max_completion_tokens": 7} if name == "dr_grpo" else {})) for name in PRESETS
-    }
+    """The presets that the oracle knows, with the same options on top."""
+    return {name: resolve(name, options, max_new_tokens=7) for name in KNOWN}
+
+
+def _plain(objective: Objective) -> dict[str, Any]:
+    names = ("scale", "aggregation", "weight_exponent", "kl_coef", "max_completion_tokens")
+    return {name: getattr(objective, name) for name in names} | asdict(objective.trust_region)  # type: ignore[call-overload, no-any-return]
 
 
 def credited(rows: Rows, objective: Objective) -> tuple[list[CreditedGroup], float]:
     """The groups as treewise sees them, and D."""
-    groups = [credit_group(tiny.group(group, number), objective) for number, group in enumerate(rows)]
+    groups = credit([tiny.group(group, number) for number, group in enumerate(rows)], objective)
     total = denominator(
         [length for group in groups for length in group.lengths],
         aggregation=objective.aggregation,
@@ -70,7 +78,7 @@ def by_oracle(
     model: Any, rows: Rows, objective: Objective, *, temperature: float, vocab_size: int | None = None
 ) -> Step:
     """The reference, with the options of `objective` as a plain dict."""
-    loss = oracle.loss(model, rows, asdict(objective), temperature=temperature, vocab_size=vocab_size)
+    loss = oracle.loss(model, rows, _plain(objective), temperature=temperature, vocab_size=vocab_size)
     loss.backward()
     return Step(loss.item(), tiny.gradients(model), 0)
 

@@ -8,16 +8,16 @@ import torch
 
 from tiny import model as tiny_model
 from treewise import attention, policy
-from treewise.credit import credit_group
+from treewise.axes import Objective
+from treewise.credit import credit
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy, self_check
-from treewise.presets import Objective
 from treewise.recipe import make_recipe
 from treewise.session import _probe_group, build_policy
 
 
 def batch() -> MicroBatch:
-    return pack([credit_group(_probe_group(40), Objective())], denominator=1.0, budget=1000)[0]
+    return pack(credit([_probe_group(40)], Objective()), denominator=1.0, budget=1000)[0]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

@@ -22,9 +22,10 @@ import tiny
 from folders import tiny_tokenizer, write_problems, write_tiny_model
 from oracle import Row
 from treewise import checkpoint, models
+from treewise.axes import Objective
 from treewise.chat import Chat
 from treewise.config import Recipe
-from treewise.credit import credit_group, denominator
+from treewise.credit import credit, denominator
 from treewise.evaluate import summarise
 from treewise.logprobs import _chunks, head_logprobs
 from treewise.loop import train
@@ -33,7 +34,7 @@ from treewise.objective import token_terms
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Path as PolicyPath
 from treewise.policy import Policy
-from treewise.presets import Objective, resolve
+from treewise.presets import resolve
 from treewise.recipe import make_recipe
 from treewise.reward import Reward
 from treewise.reward.numeric import numeric
@@ -104,7 +105,7 @@ def answers(model: Any, prompt: str, *, seed: tuple[int, ...] = (0,), size: int 
 
 
 def one_batch(group: Group) -> MicroBatch:
-    (batch,) = pack([credit_group(group, resolve("dapo", {}))], denominator=1.0, budget=10**6)
+    (batch,) = pack(credit([group], resolve("dapo", {})), denominator=1.0, budget=10**6)
     return batch
 
 
@@ -273,7 +274,13 @@ def test_p10_dropout_of_a_checkpoint_is_off_while_scoring(tmp_path: Path) -> Non
     batch = rows_batch(Row([3], [5, 2, 8], [1, 1, 1], 1.0), Row([3], [5, 9], [1, 1], 0.0))
     old, now = policy.logprobs(batch).detach(), policy.logprobs(batch)
     terms = token_terms(
-        now, advantages=torch.ones(5), old_logprobs=old, ref_logprobs=old, objective=Objective(kl_coef=0.1)
+        now,
+        advantages=torch.ones(5),
+        old_logprobs=old,
+        sampler_logprobs=old,
+        ref_logprobs=old,
+        trajectory=torch.as_tensor(batch.trajectory),
+        objective=Objective(kl_coef=0.1),
     )
     assert terms.ratios.tolist() == [1.0] * 5
     assert terms.kl is not None
@@ -302,11 +309,17 @@ def test_p04_the_distance_of_trainer_and_sampler_is_measured_on_the_sampled_toke
     trainer: list[float], engine: list[float]
 ) -> None:
     batch, logprobs = rows_batch(Row([3], [5, 2], [1, 1], 1.0, old=engine)), torch.tensor(trainer)
-    objective, tally = resolve("dapo", {}), Tally()
+    tally = Tally()
     terms = token_terms(
-        logprobs, advantages=torch.zeros(2), old_logprobs=logprobs, ref_logprobs=None, objective=objective
+        logprobs,
+        advantages=torch.zeros(2),
+        old_logprobs=logprobs,
+        sampler_logprobs=torch.tensor(engine),
+        ref_logprobs=None,
+        trajectory=torch.tensor([0, 0]),
+        objective=resolve("dapo", {}),
     )
-    tally.add(batch, torch.tensor(0.0), logprobs, terms, objective)
+    tally.add(batch, torch.tensor(0.0), logprobs, terms)
     assert tally.sums["sampling/sampling_logp_difference/mean"] / tally.tokens == 1.5
     assert tally.largest_mismatch == 3.0
 
@@ -387,7 +400,7 @@ def test_d06_a_seed_gives_one_set_of_answers_and_another_seed_another() -> None:
 def test_l12_advantages_follow_their_answer_through_micro_batches(budget: int) -> None:
     objective = resolve("dapo", {})
     rows = [[Row([3], [5], [1], 1.0), Row([3], [6], [1], 0.0)], [Row([4], [5], [1], 0.0), Row([4], [6], [1], 1.0)]]
-    groups = [credit_group(tiny.group(group, number), objective) for number, group in enumerate(rows)]
+    groups = credit([tiny.group(group, number) for number, group in enumerate(rows)], objective)
     batches = pack(groups, denominator=denominator([1] * 4, aggregation="token"), budget=budget)
     assert len(batches) == (4 if budget == 1 else 1)
     found = {
@@ -417,7 +430,7 @@ def test_e04_every_held_out_problem_counts_once_and_in_order() -> None:
 
 def test_e06_a_missing_score_is_in_no_mean_and_is_counted() -> None:
     groups = judged(0.5, None)
-    found = step_metrics(groups, [credit_group(group, resolve("grpo", {})) for group in groups])
+    found = step_metrics(groups, credit(groups, resolve("grpo", {})))
     assert found["rewards/f/mean"] == 0.5
     assert found["reward"] == 0.5
     assert found["no_verdict"] == 1
@@ -438,7 +451,7 @@ def test_m05_an_end_token_alone_is_an_answer_with_one_trained_token() -> None:
     assert [t.text for t in group.trajectories] == ["", ""]
     assert [t.reward for t in group.trajectories] == [0.0, 0.0]
     assert [t.stop_reason for t in group.trajectories] == ["eos", "eos"]
-    credited = credit_group(group, resolve("grpo", {}))
+    credited = credit([group], resolve("grpo", {}))[0]
     assert credited.lengths == [1, 1]
     found = step_metrics([group], [credited])
     assert (found["completions/min_length"], found["completions/clipped_ratio"]) == (1, 0.0)

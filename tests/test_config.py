@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from treewise.axes import Objective
+from treewise.axes.trust_region import Clip
 from treewise.config import Recipe
-from treewise.presets import Objective, resolve
+from treewise.presets import resolve
 from treewise.recipe import bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
 OPTIONS = """
@@ -17,8 +19,16 @@ eval.every eval.limit eval.min_p eval.options eval.repetition_penalty eval.sourc
 eval.top_k eval.top_p
 lora.alpha lora.rank
 model.attention model.dtype model.gradient_checkpointing model.path
-objective.aggregation objective.clip_high objective.clip_low objective.kl_coef objective.max_completion_tokens
-objective.preset objective.scale objective.weight_exponent
+objective.advantage objective.aggregation objective.clip_high objective.clip_low objective.clip_max
+objective.correction objective.correction_high objective.correction_level objective.correction_low
+objective.divergence objective.divergence_high objective.divergence_low objective.gate_negative
+objective.gate_positive objective.group_filter objective.kappa objective.kl_coef objective.kl_estimator
+objective.kl_in objective.kl_refresh objective.length_weight objective.log_clip_high objective.log_clip_low
+objective.max_completion_tokens objective.max_refills objective.overlong objective.overlong_penalty
+objective.preference_rate objective.preference_spread objective.preference_start objective.preset
+objective.rate_negative objective.rate_positive objective.ratio objective.ratio_base objective.scale
+objective.segment_tokens objective.shape_negative objective.shape_positive objective.top_entropy
+objective.trust_region objective.weight_exponent objective.weight_max
 optimizer.beta1 optimizer.beta2 optimizer.learning_rate optimizer.max_grad_norm optimizer.schedule
 optimizer.warmup_steps optimizer.weight_decay
 reward
@@ -45,7 +55,7 @@ def test_every_option_has_one_line_of_help() -> None:
         (["--train.stpes", "3"], "unknown option train.stpes; the nearest is train.steps"),
         (["--beta", "0.1"], "TRL's beta is objective.kl_coef here"),
         (["--rollout.num_generations", "8"], "TRL's num_generations is rollout.group_size here"),
-        (["--objective.kl", "1"], "the nearest is objective.kl_coef"),
+        (["--objective.kl_coeff", "1"], "the nearest is objective.kl_coef"),
         (["--steps", "3"], "the nearest is train.steps"),
         (["--train.steps.more", "3"], "unknown option train.steps.more"),
         (["--train.steps"], "--train.steps needs a value"),
@@ -134,7 +144,7 @@ def test_presets_are_what_their_papers_say(
 ) -> None:
     objective = resolve(preset, {}, max_new_tokens=10)
     assert (objective.aggregation, objective.scale) == (aggregation, scale)
-    assert (objective.clip_low, objective.clip_high) == (0.2, clip_high)
+    assert objective.trust_region == Clip(clip_low=0.2, clip_high=clip_high)
     assert (objective.weight_exponent, objective.kl_coef) == (exponent, 0.0)
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treewise import objective as losses
+from treewise.axes import Aggregation, Objective
 from treewise.credit import (
     coefficients,
-    credit_group,
+    credit,
     denominator,
     group_advantages,
     process_advantages,
@@ -22,7 +23,7 @@ from treewise.credit import (
     reward_statistics,
     token_weights,
 )
-from treewise.presets import PRESETS, Aggregation, Objective, resolve
+from treewise.presets import PRESETS, resolve
 from treewise.tree import PrefixTree, build_tree
 from treewise.types import FloatArray, Group, Problem, Trajectory
 
@@ -59,7 +60,7 @@ def group(
 
 def on_policy_loss(groups: Sequence[Group], objective: Objective) -> tuple[float, list[float]]:
     """Loss and ∂loss/∂logprob at ratio 1 without KL: −Σ coefficient · advantage / D."""
-    credited = [credit_group(g, objective) for g in groups]
+    credited = credit(groups, objective)
     total = denominator(
         [length for c in credited for length in c.lengths],
         aggregation=objective.aggregation,
@@ -72,7 +73,9 @@ def on_policy_loss(groups: Sequence[Group], objective: Objective) -> tuple[float
         logprobs,
         advantages=advantages,
         old_logprobs=logprobs.detach(),
+        sampler_logprobs=logprobs.detach(),
         ref_logprobs=None,
+        trajectory=torch.arange(len(logprobs)),
         objective=objective,
     )
     loss = losses.loss(terms, weights / total)
@@ -165,7 +168,7 @@ def test_a04_missing_verdict_is_in_no_statistic() -> None:
 
 
 def test_a04_missing_verdict_is_in_no_process_set_and_no_denominator() -> None:
-    credited = credit_group(group([[7, 8], [7, 8], [7, 9]], [1.0, None, 0.0]), resolve("lambda_grpo", {}))
+    credited = credit([group([[7, 8], [7, 8], [7, 9]], [1.0, None, 0.0])], resolve("lambda_grpo", {}))[0]
     assert credited.lengths == [2, 2]
     assert credited.tree.count == 2
     assert credited.coefficients.tolist() == [0.5, 1.0, 0.5, 1.0]
@@ -176,7 +179,7 @@ def test_a05_single_verdict_has_advantage_exactly_zero_and_stays_in_the_denomina
     assert found[0] == 0.0
     assert np.isnan(found[1:]).all()
     assert reward_statistics([1.0, None]) == (1.0, 0.0)
-    credited = credit_group(group([[7, 8], [9]], [1.0, None]), resolve("grpo", {}))
+    credited = credit([group([[7, 8], [9]], [1.0, None])], resolve("grpo", {}))[0]
     assert credited.lengths == [2]
     assert credited.advantages.tolist() == [0.0, 0.0]
 
@@ -184,7 +187,7 @@ def test_a05_single_verdict_has_advantage_exactly_zero_and_stays_in_the_denomina
 def test_a05_group_without_verdict_is_left_out_altogether() -> None:
     assert np.isnan(group_advantages([None, None])).all()
     assert reward_statistics([None, None]) == (None, None)
-    credited = credit_group(group([[7, 8], [9]], [None, None]), resolve("grpo", {}))
+    credited = credit([group([[7, 8], [9]], [None, None])], resolve("grpo", {}))[0]
     assert credited.lengths == []
     assert len(credited.advantages) == 0
 
@@ -313,7 +316,7 @@ def test_exponent_interpolates_between_grpo_and_lambda_grpo() -> None:
 
 def test_equal_tokens_after_different_observations_are_different_sets() -> None:
     rows, masks = [[1, 50, 2], [1, 51, 2], [1, 50, 2]], [[1, 0, 1]] * 3
-    credited = credit_group(group(rows, [1.0, 0.0, 0.0], masks=masks), resolve("lambda_grpo", {}))
+    credited = credit([group(rows, [1.0, 0.0, 0.0], masks=masks)], resolve("lambda_grpo", {}))[0]
     assert credited.coefficients.tolist() == pytest.approx([1 / 3, 1 / 2, 1 / 3, 1, 1 / 3, 1 / 2])
     assert credited.lengths == [2, 2, 2]
 
@@ -334,7 +337,7 @@ def test_g01_loss_of_shared_prefixes(aggregation: Aggregation, exponent: float, 
 
 
 def test_g01_weights_and_advantages() -> None:
-    credited = credit_group(group(G01, G01_REWARDS), resolve("lambda_grpo", {}))
+    credited = credit([group(G01, G01_REWARDS)], resolve("lambda_grpo", {}))[0]
     assert credited.coefficients.tolist() == [0.5, 0.5, 1, 0.5, 0.5, 1, 1, 1]
     expected = [-0.57725] * 3 + [1.15450] * 4 + [-0.57725]
     assert credited.advantages.tolist() == pytest.approx(expected, abs=1e-5)
@@ -345,7 +348,7 @@ def test_g03_groups_with_equal_answers_do_not_see_each_other() -> None:
     objective = resolve("lambda_grpo", {})
     one, other = group(G01, G01_REWARDS), group(G01, G01_REWARDS, prompt=(4, 5))
     for member in (one, other):
-        assert credit_group(member, objective).coefficients.tolist() == [0.5, 0.5, 1, 0.5, 0.5, 1, 1, 1]
+        assert credit([member], objective)[0].coefficients.tolist() == [0.5, 0.5, 1, 0.5, 0.5, 1, 1, 1]
     single, _ = on_policy_loss([one], objective)
     double, _ = on_policy_loss([one, other], objective)
     assert double == pytest.approx(single)
@@ -368,7 +371,7 @@ def test_l03_each_optimizer_step_has_its_own_denominator() -> None:
 def test_l06_environment_tokens_are_in_neither_numerator_nor_denominator() -> None:
     tree = build_tree([[1, 2, 3, 4]], [[True, False, False, True]])
     weights = coefficients(tree, exponent=0.0, aggregation="token")
-    credited = credit_group(group([[1, 2, 3, 4]], [1.0], masks=[[1, 0, 0, 1]]), resolve("dapo", {}))
+    credited = credit([group([[1, 2, 3, 4]], [1.0], masks=[[1, 0, 0, 1]])], resolve("dapo", {}))[0]
     assert credited.lengths == [2]
     assert weights @ np.array([2.0, 4.0]) / denominator(credited.lengths, aggregation="token") == 3.0
 
@@ -397,7 +400,7 @@ def test_l12_advantages_follow_their_answer_in_any_order() -> None:
 
 def test_empty_answer_counts_as_a_trajectory_and_adds_nothing() -> None:
     rows, rewards = [[], [5, 6]], [0.0, 1.0]
-    credited = credit_group(group(rows, rewards), resolve("grpo", {}))
+    credited = credit([group(rows, rewards)], resolve("grpo", {}))[0]
     assert credited.lengths == [0, 2]
     assert credited.coefficients.tolist() == [0.5, 0.5]
     assert credited.advantages.tolist() == pytest.approx([0.70701] * 2, abs=1e-5)
@@ -413,8 +416,8 @@ def test_denominator_of_nothing_is_zero() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_order_of_the_trajectories_permutes_their_credit(preset: str) -> None:
-    objective = resolve(preset, {"max_completion_tokens": 8} if preset == "dr_grpo" else {})
-    forward, backward = (credit_group(group(G01[::s], G01_REWARDS[::s]), objective) for s in (1, -1))
+    objective = resolve(preset, {}, max_new_tokens=8)
+    forward, backward = (credit([group(G01[::s], G01_REWARDS[::s])], objective)[0] for s in (1, -1))
     for field in ("advantages", "coefficients"):
         for number in range(3):
             np.testing.assert_allclose(

@@ -23,10 +23,11 @@ import torch
 import golden_trl
 from compare import by_treewise, credited, micro_batch
 from oracle import Row, sampled_positions
+from treewise.axes import Objective
 from treewise.credit import group_advantages
 from treewise.objective import loss, token_terms
 from treewise.policy import Policy
-from treewise.presets import Objective, resolve
+from treewise.presets import resolve
 
 FLOAT32 = 1e-5  # relative; TRL's models, heads, rewards and advantages are float32
 
@@ -138,13 +139,16 @@ def test_loss_and_gradient_of_logprobs_equal_trls(golden: dict[str, Any], name: 
         per_token = [[a] * len(c) for a, c in zip(case["advantages"], batch["logprobs"], strict=True)]
         advantages = np.array(sampled(per_token, rows))
         tolerance = 1e-12
+    lengths = [length for group in groups for length in group.lengths]
     leaf = torch.tensor(sampled(batch["logprobs"], rows), dtype=torch.float64, requires_grad=True)
     old = torch.tensor(sampled(batch["old_logprobs"], rows), dtype=torch.float64)
     terms = token_terms(
         leaf,
         advantages=torch.tensor(advantages),
         old_logprobs=old if case["old"] == "given" else leaf.detach(),
+        sampler_logprobs=old,
         ref_logprobs=torch.tensor(sampled(batch["ref_logprobs"], rows), dtype=torch.float64),
+        trajectory=torch.tensor(np.repeat(np.arange(len(lengths)), lengths)),
         objective=objective,
     )
     # TRL counts the sampled tokens of answers without verdict, too.

@@ -14,11 +14,13 @@ import treewise
 ROOT = Path(treewise.__file__).parent
 
 LAYERS = [
-    {"types", "text", "config", "recipe", "presets", "tree", "credit"},
+    {"types", "text", "config", "recipe", "axes", "presets", "tree", "credit"},
     {"packing", "objective", "logprobs"},
     {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "tasks", "chat"},
     {
         "rollout",
+        "batch",
+        "assess",
         "update",
         "checkpoint",
         "track",
@@ -34,11 +36,13 @@ LAYERS = [
 ]
 # Within a layer imports are allowed along these arrows only.
 WITHIN = {
-    ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("credit", "presets"), ("config", "presets"),
+    ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("axes", "tree"), ("axes", "types"),
+    ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"),
     ("recipe", "config"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"),
-    ("analysis", "records"), ("explain", "records"), ("tables", "analysis"), ("tables", "explain"),
+    ("analysis", "records"), ("explain", "records"), ("explain", "assess"), ("tables", "analysis"),
+    ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"),
     ("loop", "session"), ("loop", "lifecycle"), ("lifecycle", "session"),
     ("lifecycle", "display"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),

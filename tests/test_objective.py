@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from treewise import objective as losses
-from treewise.presets import Objective
+from treewise.axes import Objective
+from treewise.axes.kl import k3
+from treewise.axes.ratio import bounded_exp
+from treewise.axes.trust_region import Clip
 
 
 def float64(*values: float) -> Tensor:
@@ -30,7 +33,9 @@ def value_and_gradient(
         logprobs,
         advantages=advantages,
         old_logprobs=old,
+        sampler_logprobs=old,
         ref_logprobs=ref,
+        trajectory=torch.arange(len(logprobs)),
         objective=objective or Objective(),
     )
     loss = losses.loss(terms, torch.ones_like(logprobs) if coefficients is None else coefficients)
@@ -60,7 +65,7 @@ def test_clipped_surrogate_has_the_value_and_gradient_computed_by_hand(
 
 
 def test_upper_and_lower_bound_are_independent() -> None:
-    bounds = Objective(clip_low=0.1, clip_high=0.28)
+    bounds = Objective(trust_region=Clip(clip_low=0.1, clip_high=0.28))
     loss, _ = value_and_gradient(
         float64(math.log(2), math.log(0.5)),
         advantages=float64(1.0, -1.0),
@@ -78,8 +83,8 @@ def test_on_policy_the_ratio_is_one_and_its_gradient_is_not_zero() -> None:
 
 
 def test_p13_second_update_is_clipped_against_the_sampling_policy() -> None:
-    first = losses.ratio(float64(-1.0), float64(-1.0))
-    second = losses.ratio(float64(-0.5), float64(-1.0))
+    first = bounded_exp(float64(-1.0) - float64(-1.0))
+    second = bounded_exp(float64(-0.5) - float64(-1.0))
     assert first.item() == 1.0
     assert second.item() == pytest.approx(1.64872, abs=1e-5)
     loss, gradient = value_and_gradient(float64(-0.5), advantages=float64(1.0), old=float64(-1.0))
@@ -88,7 +93,7 @@ def test_p13_second_update_is_clipped_against_the_sampling_policy() -> None:
 
 
 def test_p12_k3_has_the_values_computed_by_hand_and_is_zero_for_equal_logprobs() -> None:
-    values = losses.k3(float64(-1.0, -1.0, -1.0), float64(-0.5, -1.5, -1.0))
+    values = k3(float64(-1.0, -1.0, -1.0) - float64(-0.5, -1.5, -1.0), float64(0, 0, 0))
     assert values.tolist() == pytest.approx([0.14872, 0.10653, 0.0], abs=1e-5)
     assert values[2].item() == 0.0
 
@@ -106,7 +111,9 @@ def test_kl_is_subtracted_with_its_coefficient_and_pulls_to_the_reference() -> N
 
 
 def test_kl_is_reported_only_where_it_is_part_of_the_loss() -> None:
-    arguments = {"advantages": float64(1.0), "old_logprobs": float64(-1.0), "ref_logprobs": float64(-2.0)}
+    old, ref = float64(-1.0), float64(-2.0)
+    arguments = {"advantages": float64(1.0), "old_logprobs": old, "sampler_logprobs": old, "ref_logprobs": ref}
+    arguments["trajectory"] = torch.tensor([0])
     assert losses.token_terms(float64(-1.0), objective=Objective(), **arguments).kl is None
     kl = losses.token_terms(float64(-1.0), objective=Objective(kl_coef=0.1), **arguments).kl
     assert kl is not None
@@ -141,7 +148,9 @@ def test_l10_p11_what_is_not_sampled_never_enters_the_objective() -> None:
             leaf[index],
             advantages=float64(1.0, -1.0),
             old_logprobs=float64(-1.5, -2.0),
+            sampler_logprobs=float64(-1.5, -2.0),
             ref_logprobs=float64(-1.0, -1.0),
+            trajectory=torch.tensor([0, 1]),
             objective=Objective(kl_coef=0.04),
         )
         loss = losses.loss(terms, float64(0.5, 0.5))
@@ -184,6 +193,8 @@ def test_shapes_other_than_flat_are_a_mistake() -> None:
             torch.zeros(2, 3),
             advantages=torch.zeros(2, 3),
             old_logprobs=torch.zeros(2, 3),
+            sampler_logprobs=torch.zeros(2, 3),
             ref_logprobs=None,
+            trajectory=torch.zeros(2, 3),
             objective=Objective(),
         )

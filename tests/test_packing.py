@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treewise.credit import CreditedGroup, credit_group
+from treewise.axes import Objective
+from treewise.credit import CreditedGroup, credit
 from treewise.packing import pack
-from treewise.presets import Objective
 from treewise.types import Group, Problem, Trajectory
 
 
@@ -19,7 +19,7 @@ def group(name: str, prompt: list[int], answers: list[list[int]]) -> CreditedGro
         tokens = np.array(prompt + answer)
         sampled = np.arange(len(tokens)) >= len(prompt)
         trajectories.append(Trajectory(tokens, sampled, np.arange(len(tokens)) * -0.1, "", float(number), "eos"))
-    return credit_group(Group(Problem(name, ""), tuple(trajectories)), Objective(weight_exponent=1.0))
+    return credit([Group(Problem(name, ""), tuple(trajectories))], Objective(weight_exponent=1.0))[0]
 
 
 short = st.lists(st.integers(0, 2), max_size=6)

@@ -6,11 +6,13 @@ how one is read.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from treewise.presets import PRESETS, Aggregation, Objective, Scale, resolve
+from treewise.axes import Objective, owners
+from treewise.axes import options as objective_options
+from treewise.presets import PRESETS, resolve
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
@@ -87,24 +89,37 @@ class RolloutSection(Section):
     max_rows: Positive = Field(64, description="answers sampled at one time; lower it to save memory")
 
 
-class ObjectiveSection(Section):
+class _Objective(Section):
     """The loss: a preset, and what differs from it."""
 
     preset: str = Field("lambda_grpo", description=f"one of {', '.join(PRESETS)}")
-    kl_coef: Annotated[float, Field(ge=0)] | None = Field(None, description="β of the KL term to the starting model")
-    clip_low: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="ε below 1 of the ratio clip")
-    clip_high: Annotated[float, Field(gt=0)] | None = Field(None, description="ε above 1 of the ratio clip")
-    weight_exponent: Annotated[float, Field(ge=0)] | None = Field(None, description="p of the token weight |λ|^(−p)")
-    aggregation: Aggregation | None = Field(None, description="what the sum over tokens is divided by")
-    scale: Scale | None = Field(None, description="divide advantages by the group's reward std, or not")
-    max_completion_tokens: Positive | None = Field(None, description="the constant of aggregation = constant")
+
+    def given(self) -> dict[str, Any]:
+        """The options that differ from the preset."""
+        return self.model_dump(exclude={"preset"}, exclude_none=True)
 
     def resolve(self, *, max_new_tokens: int | None = None) -> Objective:
         """The preset with this section's own options on top; `max_new_tokens` is the sampler's limit, which
         constant aggregation divides by unless told otherwise."""
-        return resolve(
-            self.preset, self.model_dump(exclude={"preset"}, exclude_none=True), max_new_tokens=max_new_tokens
-        )
+        return resolve(self.preset, self.given(), max_new_tokens=max_new_tokens)
+
+
+def _help(name: str, text: str) -> str:
+    return f"{text} [{' or '.join(owners(name))}]" if owners(name) else text
+
+
+if TYPE_CHECKING:
+    ObjectiveSection = _Objective
+else:
+    # One optional field for every option of the table, so that a new method needs no line here.
+    ObjectiveSection = create_model(
+        "ObjectiveSection",
+        __base__=_Objective,
+        **{
+            name: (annotation | None, Field(None, description=_help(name, annotation.__metadata__[0].description)))
+            for name, annotation in objective_options().items()
+        },
+    )
 
 
 class OptimizerSection(Section):
@@ -193,10 +208,11 @@ class Recipe(Section):
                 f"optimizer.warmup_steps = {self.optimizer.warmup_steps} leaves no step at full rate: "
                 f"the run has {updates} optimizer steps"
             )
-        clips = [name for name in ("clip_low", "clip_high") if getattr(self.objective, name) is not None]
-        if clips and self.train.updates_per_batch * self.train.minibatches == 1:
-            raise ValueError(
-                f"objective.{clips[0]} has no effect: with one optimizer step per batch the ratio is always 1; "
-                "raise train.updates_per_batch or train.minibatches"
-            )
+        if updates == self.train.steps and self.objective.resolve(max_new_tokens=1).ratio_base == "trainer":
+            for name in self.objective.given():
+                if name == "trust_region" or any(owner.startswith("trust_region") for owner in owners(name)):
+                    raise ValueError(
+                        f"objective.{name} has no effect: with one optimizer step per batch the ratio is always 1; "
+                        "raise train.updates_per_batch or train.minibatches"
+                    )
         return self

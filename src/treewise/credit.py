@@ -1,4 +1,4 @@
-"""From rewards to per-token coefficients: advantages, process rewards, token weights.
+"""From rewards to per-token coefficients: who counts, advantages, token weights, the denominator.
 
     reward    trajectory      outcome advantage      process advantage      λ-GRPO weight
       1       A B             a = (r − mean)/std     A: mean of its set     A: 1/2   B: 1
@@ -7,22 +7,24 @@
 GRPO gives every token of a trajectory the trajectory's own advantage. Summed over the trajectories
 that share a token, that is |λ| times the *process advantage* of the shared prefix: GRPO rewards
 prefixes, and popular ones more (arXiv 2509.21154). The weight |λ|^(−p) takes the popularity out.
+What an objective puts in the place of the outcome advantage stands in `treewise.axes.advantage`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from treewise.presets import Aggregation, Objective, Scale
+from treewise.axes import Aggregation, Objective
+from treewise.axes.advantage import SPREAD_TOLERANCE, STD_EPSILON, Decoupled, Outcomes, prefix_values
+from treewise.axes.scale import SCALES
 from treewise.tree import PrefixTree, build_tree
 from treewise.types import BoolArray, FloatArray, Group, Trajectory
 
-STD_EPSILON = 1e-4  # added to the standard deviation, as TRL and the paper's code do
 LARGEST_REWARD = 1e100  # beyond it the variance overflows
-SPREAD_TOLERANCE = 1e-6  # rewards closer than this are equal: their std would be rounding noise
 
 
 def scored_rewards(rewards: Sequence[float | None]) -> tuple[FloatArray, BoolArray]:
@@ -56,20 +58,20 @@ def reward_statistics(rewards: Sequence[float | None]) -> tuple[float | None, fl
 
 
 def group_advantages(
-    rewards: Sequence[float | None], *, scale: Scale = "std", epsilon: float = STD_EPSILON
+    rewards: Sequence[float | None], *, scale: Literal["std", "none"] = "std", epsilon: float = STD_EPSILON
 ) -> FloatArray:
     """Outcome advantages of one group, `a_i = (r_i − mean r) / (std r + ε)`.
 
     Args:
         rewards: G outcome rewards, `None` without a verdict.
-        scale: `std` divides by the sample standard deviation; `none` centres only (Dr. GRPO).
+        scale: `std` divides by the sample standard deviation; `none` centres only (Dr. GRPO, arXiv 2503.20783).
         epsilon: added to the standard deviation.
 
     Returns:
         [G] float64; nan where there is no verdict (such a trajectory leaves the group), and exactly 0
         for every scored trajectory when their rewards don't differ by more than 1e-6.
 
-    Source: DeepSeekMath, arXiv 2402.03300, eq. 3 and §4.1; `none`: arXiv 2503.20783.
+    Source: DeepSeekMath, arXiv 2402.03300, eq. 3 and §4.1.
     """
     values, scored = scored_rewards(rewards)
     mean, std = reward_statistics(rewards)
@@ -92,12 +94,11 @@ def process_rewards(tree: PrefixTree, rewards: FloatArray) -> FloatArray:
 
     Source: arXiv 2509.21154, §3.
     """
-    sums = np.bincount(tree.index, weights=rewards[tree.trajectory], minlength=len(tree))
-    return sums[tree.index] / tree.size[tree.index]
+    return prefix_values(tree, rewards)[tree.index]
 
 
 def process_advantages(
-    tree: PrefixTree, rewards: FloatArray, *, scale: Scale = "std", epsilon: float = STD_EPSILON
+    tree: PrefixTree, rewards: FloatArray, *, scale: Literal["std", "none"] = "std", epsilon: float = STD_EPSILON
 ) -> FloatArray:
     """Process advantages `A_it = (R̂(λ(i,t)) − mean r) / (std r + ε)`, [A] float64.
 
@@ -123,12 +124,12 @@ def denominator(lengths: Sequence[int], *, aggregation: Aggregation, max_complet
 
     Args:
         lengths: sampled tokens of every scored trajectory of **all** groups of the step, on every rank.
-        aggregation: `token` Σ lengths, `sequence` their number, `constant` number × max tokens.
+        aggregation: `token` Σ lengths, `sequence` and `sum` their number, `constant` number × max tokens.
     """
     match aggregation:
         case "token":
             return float(sum(lengths))
-        case "sequence":
+        case "sequence" | "sum":
             return float(len(lengths))
         case "constant":
             assert max_completion_tokens is not None, "constant aggregation needs max_completion_tokens"
@@ -153,6 +154,7 @@ class CreditedGroup:
         group: where they come from; trajectories without a verdict are only in here.
         trajectories: the scored ones, in the group's order.
         tree: their prefix tree.
+        trained: [G] false for a trajectory that counts in the group's statistics only (overlong = mask).
         advantages: [A] advantage of every sampled token.
         coefficients: [A] weight of every sampled token's term, before the division by D.
     """
@@ -160,24 +162,123 @@ class CreditedGroup:
     group: Group
     trajectories: tuple[Trajectory, ...]
     tree: PrefixTree
+    trained: BoolArray
     advantages: FloatArray
     coefficients: FloatArray
 
     @property
     def lengths(self) -> list[int]:
         """Sampled tokens of each scored trajectory."""
-        return [int(trajectory.sampled.sum()) for trajectory in self.trajectories]
+        return [int(n) for n in np.bincount(self.tree.trajectory, minlength=self.tree.count)]
+
+    @property
+    def counted_lengths(self) -> list[int]:
+        """Sampled tokens of each trajectory that the loss and D count."""
+        return [length for length, trained in zip(self.lengths, self.trained, strict=True) if trained]
 
 
-def credit_group(group: Group, objective: Objective) -> CreditedGroup:
-    """Score a group: drop what has no verdict, build the tree, and give every sampled token its credit."""
-    trajectories = tuple(t for t in group.trajectories if t.reward is not None)
-    tree = build_tree([t.tokens for t in trajectories], [t.sampled for t in trajectories])
-    advantages = group_advantages([t.reward for t in trajectories], scale=objective.scale)
-    return CreditedGroup(
-        group=group,
-        trajectories=trajectories,
-        tree=tree,
-        advantages=advantages[tree.trajectory],
-        coefficients=coefficients(tree, exponent=objective.weight_exponent, aggregation=objective.aggregation),
+def denominator_of(groups: Sequence[CreditedGroup], objective: Objective) -> float:
+    """D of the optimizer step on these groups."""
+    return denominator(
+        [length for group in groups for length in group.counted_lengths],
+        aggregation=objective.aggregation,
+        max_completion_tokens=objective.max_completion_tokens,
     )
+
+
+def no_verdict(trajectory: Trajectory, objective: Objective, weights: Mapping[str, float] | None = None) -> bool:
+    """Whether nothing is known of a trajectory; a rule that looks at single scores needs only one with a weight."""
+    if isinstance(objective.advantage, Decoupled):
+        scores = trajectory.scores.items()
+        return all(score is None or not (weights is None or weights.get(name)) for name, score in scores)
+    return trajectory.reward is None
+
+
+def _counts(trajectory: Trajectory, objective: Objective, weights: Mapping[str, float] | None) -> bool:
+    """Whether a trajectory is scored: it has a verdict, and does not leave for being cut."""
+    left = objective.overlong == "leave" and trajectory.stop_reason == "length"
+    return not left and not no_verdict(trajectory, objective, weights)
+
+
+def _outcomes(
+    group: Group,
+    rows: Sequence[Trajectory],
+    tree: PrefixTree,
+    weights: Mapping[str, float] | None,
+    penalties: FloatArray | None,
+) -> Outcomes:
+    names = list(weights) if weights is not None else list(dict.fromkeys(name for t in rows for name in t.scores))
+    factors = np.array([1.0 if weights is None else weights[name] for name in names])
+    scores = np.array([[_number(t.scores.get(name)) for name in names] for t in rows]).reshape(len(rows), len(names))
+    whole = np.nansum(scores * factors, axis=1)
+    rewards, _ = scored_rewards([w if t.reward is None else t.reward for t, w in zip(rows, whole, strict=True)])
+    arrived, step = np.zeros(len(tree.index)), np.zeros(len(tree.index), dtype=bool)
+    lengths = np.bincount(tree.trajectory, minlength=tree.count)
+    for trajectory, reward, start, length in zip(rows, rewards, np.cumsum(lengths) - lengths, lengths, strict=True):
+        upto = np.cumsum(trajectory.sampled)
+        for position, value in trajectory.steps or (((len(upto) - 1, float(reward)),) if length else ()):
+            entry = start + upto[position] - 1  # the last sampled token that is not behind the step's end
+            arrived[entry] += value
+            step[entry] = True
+    if penalties is not None:
+        arrived = arrived - penalties
+        rewards = rewards - np.bincount(tree.trajectory, weights=penalties, minlength=tree.count)
+    return Outcomes(tree, rewards, arrived, step, scores, factors, group.branched)
+
+
+def _number(score: float | None) -> float:
+    return np.nan if score is None else float(score)
+
+
+def credit(
+    groups: Sequence[Group],
+    objective: Objective,
+    *,
+    weights: Mapping[str, float] | None = None,
+    penalties: Sequence[FloatArray] | None = None,
+) -> list[CreditedGroup]:
+    """Give every sampled token of a batch its credit: drop what has no verdict, build the trees, compare, scale.
+
+    Args:
+        groups: all groups of the batch; some scales look at all of them.
+        weights: of the reward functions by name, for rules that look at single scores; default 1 each.
+        penalties: per group what to take off the reward at every sampled token, [A] (the KL in the reward).
+
+    Raises:
+        ValueError: if the objective is not defined for these rewards or groups.
+    """
+    scored = [tuple(t for t in group.trajectories if _counts(t, objective, weights)) for group in groups]
+    trees = [build_tree([t.tokens for t in rows], [t.sampled for t in rows]) for rows in scored]
+    outcomes = [
+        _outcomes(group, rows, tree, weights, None if penalties is None else penalties[number])
+        for number, (group, rows, tree) in enumerate(zip(groups, scored, trees, strict=True))
+    ]
+    rule = objective.advantage
+    compared = [rule.compared(outcome) for outcome in outcomes]
+    alike = [rule.group_relative and (len(v) < 2 or bool(np.ptp(v) <= SPREAD_TOLERANCE)) for v in compared]
+    values = [
+        np.zeros(len(outcome.tree.index) if rule.per_token else outcome.tree.count) if same else rule(outcome)
+        for outcome, same in zip(outcomes, alike, strict=True)
+    ]
+    per_token = rule.per_token
+    if not per_token and objective.scale == "whiten_tokens":
+        values = [outcome.spread(value) for outcome, value in zip(outcomes, values, strict=True)]
+        per_token = True
+    scaled = SCALES[objective.scale](values, compared)
+    credited = []
+    for group, rows, outcome, value, same in zip(groups, scored, outcomes, scaled, alike, strict=True):
+        tree = outcome.tree
+        advantages = value if per_token else outcome.spread(value)
+        trained = np.array([objective.overlong != "mask" or t.stop_reason != "length" for t in rows], dtype=bool)
+        weight = coefficients(tree, exponent=objective.weight_exponent, aggregation=objective.aggregation)
+        credited.append(
+            CreditedGroup(
+                group=group,
+                trajectories=rows,
+                tree=tree,
+                trained=trained,
+                advantages=np.zeros(len(tree.index)) if same else advantages,
+                coefficients=np.where(trained[tree.trajectory], weight, 0.0),
+            )
+        )
+    return credited

@@ -14,8 +14,9 @@ from typing import TypedDict
 
 import numpy as np
 
-from treewise.credit import credit_group, denominator, token_weights
-from treewise.presets import Objective
+from treewise.axes import Objective
+from treewise.axes.length_weight import LearnedPreference
+from treewise.credit import CreditedGroup, credit, denominator_of, token_weights
 from treewise.records import RecordedGroup, RecordedTrajectory
 from treewise.types import FloatArray, Group, IntArray, Problem, Trajectory
 
@@ -51,29 +52,37 @@ def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> Los
     """
     import torch
 
-    from treewise.objective import k3, loss, token_terms
+    from treewise.assess import kl_penalty, learn_from_uncertain
+    from treewise.axes.kl import ESTIMATORS
+    from treewise.objective import loss, token_terms
 
-    credited = [credit_group(_as_group(group), objective) for group in groups]
-    total = denominator(
-        [length for group in credited for length in group.lengths],
-        aggregation=objective.aggregation,
-        max_completion_tokens=objective.max_completion_tokens,
-    )
-    scored = [row for group in groups for row in group.trajectories if row.scored]
-    logprobs, old_logprobs, ref_logprobs = map(torch.tensor, _logprob_columns(scored, objective))
+    recorded = [_as_group(group) for group in groups]
+    credited = credit(recorded, objective)
+    scored = [row for group, own in zip(groups, credited, strict=True) for row in _scored(group, own)]
+    bounds = np.cumsum([len(group.tree.index) for group in credited])[:-1]
+    now, old, ref, sampler = _logprob_columns(scored, objective)
+    if objective.kl_coef and objective.kl_in == "reward":
+        credited = credit(recorded, objective, penalties=np.split(kl_penalty(old - ref, objective), bounds))
+    if objective.top_entropy is not None:
+        credited = learn_from_uncertain(credited, np.split(_entropies(scored), bounds), objective.top_entropy)
+    total = denominator_of(credited, objective)
     advantages = np.concatenate([group.advantages for group in credited])
-    coefficients = np.concatenate([group.coefficients for group in credited])
+    coefficients = np.concatenate([group.coefficients * _length_weights(group, objective) for group in credited])
+    lengths = [length for group in credited for length in group.lengths]
 
-    logprobs.requires_grad_()
+    logprobs = torch.tensor(now, requires_grad=True)
     terms = token_terms(
         logprobs,
         advantages=torch.tensor(advantages),
-        old_logprobs=old_logprobs,
-        ref_logprobs=ref_logprobs,
+        old_logprobs=torch.tensor(old),
+        sampler_logprobs=torch.tensor(sampler),
+        ref_logprobs=torch.tensor(ref),
+        trajectory=torch.repeat_interleave(torch.tensor(lengths, dtype=torch.long)),
         objective=objective,
     )
     value = loss(terms, torch.tensor(coefficients / total if total else np.zeros_like(coefficients)))
     (gradient,) = torch.autograd.grad(value, logprobs)
+    kl = ESTIMATORS[objective.kl_estimator](torch.tensor(now - ref), torch.tensor(now - old))
 
     columns = {
         "advantages": advantages,
@@ -82,14 +91,14 @@ def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> Los
             [token_weights(group.tree, exponent=objective.weight_exponent) for group in credited]
         ),
         "ratios": terms.ratios.detach().numpy(),
-        "kl": k3(logprobs.detach(), ref_logprobs).numpy(),
+        "kl": kl.numpy(),
         "terms": -coefficients * terms.objective.detach().numpy(),
         "grad": gradient.numpy(),
     }
     return LossReport(
         loss=value.item() + 0.0,
         denominator=total,
-        trajectories=_in_file_order([row for group in groups for row in group.trajectories], columns),
+        trajectories=_in_file_order(sum(len(group.trajectories) for group in groups), scored, columns),
     )
 
 
@@ -102,46 +111,83 @@ def _as_group(group: RecordedGroup) -> Group:
             logprobs=np.zeros(len(row.tokens)) if row.logprobs is None else row.logprobs,
             text=row.text or "",
             reward=row.reward if row.scored else None,
-            stop_reason="eos",
+            stop_reason="length" if row.cut else "eos",
+            scores=row.scores,
+            steps=row.steps,
         )
         for row in group.trajectories
     )
-    return Group(Problem(id=str(group.id), prompt=""), trajectories)
+    branched = any(row.branched for row in group.trajectories)
+    return Group(Problem(id=str(group.id), prompt=""), trajectories, branched)
+
+
+def _scored(group: RecordedGroup, credited: CreditedGroup) -> list[RecordedTrajectory]:
+    """The rows that the objective counts."""
+    kept = {id(trajectory) for trajectory in credited.trajectories}
+    pairs = zip(group.trajectories, credited.group.trajectories, strict=True)
+    return [row for row, trajectory in pairs if id(trajectory) in kept]
+
+
+def _length_weights(group: CreditedGroup, objective: Objective) -> FloatArray:
+    """[A] the length weight of each token's trajectory, a learned one at its start."""
+    import torch
+
+    rule = objective.length_weight
+    if not isinstance(rule, LearnedPreference):
+        return np.ones(len(group.tree.index))
+    start = torch.tensor(rule.preference_start, dtype=torch.float64)
+    weights: FloatArray = rule(torch.tensor(group.lengths, dtype=torch.float64), start).numpy()
+    return weights[group.tree.trajectory]
+
+
+def _entropies(rows: Sequence[RecordedTrajectory]) -> FloatArray:
+    missing = [row for row in rows if row.entropies is None and row.sampled.any()]
+    if missing:
+        raise ValueError(
+            f'{missing[0].where}: objective.top_entropy needs "entropies", one number per token; add them, or choose '
+            "another preset"
+        )
+    return np.concatenate([np.empty(0), *(row.entropies[row.sampled] for row in rows if row.entropies is not None)])
 
 
 def _logprob_columns(
     rows: Sequence[RecordedTrajectory], objective: Objective
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """log π, log π_old and log π_ref (nan where unknown) of the sampled tokens of all rows, each [A]."""
-    logprobs: list[FloatArray] = [np.empty(0)]
-    old: list[FloatArray] = [np.empty(0)]
-    ref: list[FloatArray] = [np.empty(0)]
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """log π, log π_old, log π_ref and log π_sampler (nan where unknown) of the sampled tokens of all rows, each [A]."""
+    columns: list[tuple[FloatArray, ...]] = [(np.empty(0),) * 4]
+    corrected = objective.name("correction") != "none"
     for row in rows:
         length = int(row.sampled.sum())
-        if row.logprobs is None and row.old_logprobs is not None:
-            raise ValueError(f'{row.where}: "old_logprobs" without "logprobs"; give both or neither')
+        if row.logprobs is None and (row.old_logprobs is not None or row.sampler_logprobs is not None):
+            given = "old_logprobs" if row.old_logprobs is not None else "sampler_logprobs"
+            raise ValueError(f'{row.where}: "{given}" without "logprobs"; give both or neither')
         known = row.logprobs is not None and row.ref_logprobs is not None
         if objective.kl_coef != 0.0 and length and not known:
             raise ValueError(
                 f"{row.where}: objective.kl_coef = {objective.kl_coef} needs "
                 '"logprobs" and "ref_logprobs"; add them, or set kl_coef to 0'
             )
+        if corrected and length and row.sampler_logprobs is None:
+            raise ValueError(
+                f'{row.where}: the correction needs "sampler_logprobs", one number per token; add them, or set '
+                "correction to none"
+            )
         now = np.zeros(length) if row.logprobs is None else row.logprobs[row.sampled]
-        logprobs.append(now)
-        old.append(now if row.old_logprobs is None else row.old_logprobs[row.sampled])
-        ref.append(row.ref_logprobs[row.sampled] if known and row.ref_logprobs is not None else now * np.nan)
-    return np.concatenate(logprobs), np.concatenate(old), np.concatenate(ref)
+        old = now if row.old_logprobs is None else row.old_logprobs[row.sampled]
+        ref = row.ref_logprobs[row.sampled] if known and row.ref_logprobs is not None else now * np.nan
+        sampler = old if row.sampler_logprobs is None else row.sampler_logprobs[row.sampled]
+        columns.append((now, old, ref, sampler))
+    now, old, ref, sampler = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return now, old, ref, sampler
 
 
 def _in_file_order(
-    rows: Sequence[RecordedTrajectory], columns: Mapping[str, FloatArray | IntArray]
+    count: int, scored: Sequence[RecordedTrajectory], columns: Mapping[str, FloatArray | IntArray]
 ) -> list[TrajectoryReport | None]:
     """Cut columns [A] over the scored rows into one report per row, a list entry for every token."""
-    reports: list[TrajectoryReport | None] = [None] * len(rows)
+    reports: list[TrajectoryReport | None] = [None] * count
     start = 0
-    for row in rows:
-        if not row.scored:
-            continue
+    for row in scored:
         own = slice(start, start := start + int(row.sampled.sum()))
         report: dict[str, list[float | None]] = {}
         for name, values in columns.items():

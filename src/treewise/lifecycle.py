@@ -25,7 +25,8 @@ class Progress:
     """Where a run stands: all that the loop changes, besides weights and moments.
 
     Attributes:
-        step, updates: sampled batches and optimizer steps done.
+        step, updates: steps of the loop and of the optimizer done.
+        batches: batches of problems drawn; more than steps where dropped groups were replaced.
         skipped_in_a_row: optimizer steps with a gradient that was not finite, up to the last one.
         best: step and held-out reward of the best evaluation.
         first: the row of the evaluation before training.
@@ -34,6 +35,7 @@ class Progress:
 
     step: int = 0
     updates: int = 0
+    batches: int = 0
     skipped_in_a_row: int = 0
     best: dict[str, Any] | None = None
     first: dict[str, Any] | None = None
@@ -105,6 +107,8 @@ def restore(session: Session, state: Mapping[str, Any], recipe: Recipe, run: Pat
         )
     session.optimizer.load_state_dict(state["optimizer"])
     checkpoint.restore_random_states(state["random"])
+    if state.get("reference"):
+        session.policy.load_reference_state(state["reference"])
     progress = Progress(**state["progress"])
     session.sampler.sync(session.policy.model, progress.step)
     return progress
@@ -118,6 +122,7 @@ def save(run: Path, recipe: Recipe, session: Session, progress: Progress, record
         "fingerprint": fingerprint(recipe, session),
         "optimizer": session.optimizer.state_dict(),
         "random": checkpoint.random_states(),
+        "reference": session.policy.reference_state() if session.objective.kl_refresh else None,
     }
     checkpoint.save(
         run,

@@ -88,6 +88,21 @@ class _HeadLogprobs(torch.autograd.Function):
         )
 
 
+@torch.no_grad()
+def head_entropies(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, temperature: float = 1.0) -> Tensor:
+    """Entropy −Σ p log p of softmax(hidden·Wᵀ / temperature) in nats, [R]; arguments as in `head_logprobs`."""
+    result = torch.empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
+    for start, stop in _chunks(len(hidden), len(weight)):
+        result[start:stop] = entropies(_logits(hidden[start:stop], weight, bias, temperature))
+    return result
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """−Σ p log p over the last dimension, in nats."""
+    logprobs = logits.log_softmax(-1)
+    return -(logprobs.exp() * logprobs.clamp(min=torch.finfo(logprobs.dtype).min)).sum(-1)
+
+
 def head_logprobs(
     hidden: Tensor,
     weight: Tensor,

@@ -1,7 +1,7 @@
 """The loop.
 
-    problems → rollout → groups → trees → credit → pack → log-probs on the tree → objective in trajectory
-    space → backward (sum) → clip → step → sampler sync → record
+    problems → rollout → groups → (filter, refill) → trees → credit → pack → log-probs on the tree
+        → objective in trajectory space → backward (sum) → clip → step → sampler sync → record
 
 It runs in this order below, one line each. What is left out: several processes and a sampler that runs
 ahead of the trainer. Run it with `treewise train`, or from Python with `train(load_recipe())`.
@@ -12,13 +12,16 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from treewise import checkpoint, track
+from treewise.assess import assess
+from treewise.axes import Objective
+from treewise.batch import Batch, gather
 from treewise.config import Recipe
-from treewise.credit import credit_group
+from treewise.credit import no_verdict
 from treewise.data import problem_order
 from treewise.display import Display
 from treewise.evaluate import Evaluation, summarise
@@ -100,47 +103,56 @@ def _loop(
     """Steps until done, or interrupted (then the result is false)."""
     rollout, loop = recipe.rollout, recipe.train
     sampling = Sampling(rollout.max_new_tokens, temperature=rollout.temperature, stop=rollout.stop)
-    order = problem_order(len(session.problems), rollout.problems_per_step, seed=loop.seed, start=progress.step)
+    objective, weights = session.objective, {reward.name: reward.weight for reward in session.rewards}
+    order = problem_order(len(session.problems), rollout.problems_per_step, seed=loop.seed, start=progress.batches)
     if progress.step == 0:
         progress.first = _evaluate(recipe, session, progress, records, display)
 
-    for step, numbers in zip(range(progress.step, loop.steps), order, strict=False):
-        started = time.perf_counter()
-        groups = collect(
-            [session.problems[number] for number in numbers],
+    def draw(refill: int) -> list[Group]:
+        return collect(
+            [session.problems[number] for number in next(order)],
             group_size=rollout.group_size,
             sampler=session.sampler,
             sampling=sampling,
             chat=session.chat,
             rewards=session.rewards,
-            seed=(loop.seed, TRAINING, step),
+            seed=(loop.seed, TRAINING, progress.batches + refill),
         )
+
+    for step in range(progress.step, loop.steps):
+        started = time.perf_counter()
+        batch = gather(draw, objective, wanted=rollout.problems_per_step, max_new_tokens=rollout.max_new_tokens)
         sampled = time.perf_counter()
-        credited = [credit_group(group, session.objective) for group in groups]
+        credited = assess(batch.kept, session.policy, objective, weights=weights, budget=loop.token_budget)
         learned, progress.skipped_in_a_row = update(
             credited,
             session.policy,
             session.optimizer,
-            session.objective,
+            objective,
             budget=loop.token_budget,
             passes=loop.updates_per_batch,
             minibatches=loop.minibatches,
             first_update=progress.updates,
             skipped_in_a_row=progress.skipped_in_a_row,
         )
+        if objective.kl_refresh and (step + 1) % objective.kl_refresh == 0:
+            session.policy.refresh_reference()
         updated = time.perf_counter()
         session.sampler.sync(session.policy.model, step + 1)
 
         progress.step = step + 1
         progress.updates += loop.updates_per_batch * loop.minibatches
-        metrics = {"step": step + 1, **step_metrics(groups, credited), **learned}
+        progress.batches += batch.draws
+        metrics = {"step": step + 1, **step_metrics(batch.sampled, credited), **learned}
+        metrics |= {"groups/kept": len(batch.kept), "groups/dropped": len(batch.dropped), "groups/draws": batch.draws}
         metrics |= {"time/rollout": sampled - started, "time/update": updated - sampled}
         metrics["step_time"] = time.perf_counter() - started
         records.metrics(metrics)
-        records.rollouts(step + 1, groups, session.chat.pieces)
+        records.rollouts(step + 1, batch.kept, session.chat.pieces)
+        records.rollouts(step + 1, batch.dropped, session.chat.pieces, kept=False)
         display.step(metrics)
-        _watch(metrics, groups, progress, recipe, display)
-        if step % SHOW_ANSWERS_EVERY == 0:
+        _watch(metrics, batch, progress, recipe, session.objective, display)
+        if step % SHOW_ANSWERS_EVERY == 0 and credited:
             display.answers(max(credited, key=lambda group: float(abs(group.advantages).max(initial=0.0))).group)
 
         last, best, stop = progress.step == loop.steps, False, interrupted()
@@ -198,7 +210,7 @@ def _percent(evaluation: Evaluation, name: str) -> str:
 
 
 def _watch(
-    metrics: dict[str, Any], groups: Sequence[Group], progress: Progress, recipe: Recipe, display: Display
+    metrics: dict[str, Any], batch: Batch, progress: Progress, recipe: Recipe, objective: Objective, display: Display
 ) -> None:
     """Say what a person would want to know before hours are lost, and stop a run that has diverged."""
     if metrics["updates/skipped"]:
@@ -208,8 +220,10 @@ def _watch(
             f"{progress.skipped_in_a_row} optimizer steps in a row had a gradient that was not finite; "
             "lower optimizer.learning_rate, or look at the last rows of metrics.jsonl"
         )
-    silent = [(group.problem.id, t.cause) for group in groups for t in group.trajectories if t.reward is None]
-    answers = recipe.rollout.problems_per_step * recipe.rollout.group_size
+    silent = [
+        (g.problem.id, t.cause) for g in batch.sampled for t in g.trajectories if no_verdict(t, objective, weights)
+    ]
+    answers = len(batch.sampled) * recipe.rollout.group_size
     if silent:
         (problem, cause), _ = Counter(silent).most_common(1)[0]
         what = (
@@ -220,6 +234,11 @@ def _watch(
             raise ValueError(f"{what}. There is nothing to learn from; mend the rewards")
         if len(silent) > 0.01 * answers:
             display.warn(f"{what}. Leaving answers out is unbiased only if it doesn't depend on the answer")
+    if objective.group_filter != "none" and len(batch.kept) < recipe.rollout.problems_per_step:
+        display.warn(
+            f"step {metrics['step']}: {len(batch.kept)} of {recipe.rollout.problems_per_step} groups had reward spread "
+            f"after {batch.draws} draws (objective.max_refills = {objective.max_refills}); learning from those"
+        )
     if metrics["step"] <= 5 and metrics["completions/clipped_ratio"] > 0.9 and metrics["frac_reward_zero_std"] == 1.0:
         display.warn(
             f"step {metrics['step']}: {metrics['completions/clipped_ratio']:.0%} of the answers were cut at "

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from treewise.axes.length_weight import LearnedPreference
+
 Schedule = Literal["constant", "linear", "cosine"]
 
 
@@ -55,6 +57,7 @@ class Optimizer:
         schedule: Schedule,
         warmup: int,
         total: int,
+        preference: LearnedPreference | None = None,
     ) -> None:
         self.peak, self.schedule, self.warmup, self.total = learning_rate, schedule, warmup, total
         self.max_grad_norm = max_grad_norm
@@ -71,6 +74,11 @@ class Optimizer:
         self.adam = torch.optim.AdamW(
             self.masters.values(), lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True
         )
+        # The scalar of a learned length weight has a rate of its own, no decay, and no part in the clipping.
+        self.preference: Tensor | None = None
+        if preference is not None:
+            self.preference = torch.tensor(preference.preference_start, dtype=torch.float64, requires_grad=True)
+            self.preference_adam = torch.optim.Adam([self.preference], lr=preference.preference_rate, betas=betas)
 
     def step(self, update: int) -> StepResult:
         """Clip, step and clear the gradients that backward passes have summed up."""
@@ -85,6 +93,8 @@ class Optimizer:
             for parameters in self.adam.param_groups:
                 parameters["lr"] = rate
             self.adam.step()
+            if self.preference is not None:
+                self.preference_adam.step()
             self._check(rate)
             self._publish()
         self.clear()
@@ -93,6 +103,8 @@ class Optimizer:
     def clear(self) -> None:
         """Forget gradients."""
         self.adam.zero_grad(set_to_none=True)
+        if self.preference is not None:
+            self.preference.grad = None
 
     def _check(self, rate: float) -> None:
         """Stop before weights that are not finite can reach the sampler or a checkpoint."""
@@ -109,12 +121,19 @@ class Optimizer:
                 parameter.copy_(self.masters[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and step counts; the weights are saved with the model."""
-        return self.adam.state_dict()
+        """Moments and step counts, and a learned length weight; the weights are saved with the model."""
+        if self.preference is None:
+            return {"adam": self.adam.state_dict()}
+        learned = {"value": self.preference.detach(), "adam": self.preference_adam.state_dict()}
+        return {"adam": self.adam.state_dict(), "preference": learned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self.adam.load_state_dict(state)
+        self.adam.load_state_dict(state["adam"])
+        if self.preference is not None:
+            with torch.no_grad():
+                self.preference.copy_(state["preference"]["value"])
+            self.preference_adam.load_state_dict(state["preference"]["adam"])
 
 
 def _move_gradient(master: Tensor) -> Any:

@@ -32,7 +32,7 @@ class MicroBatch:
         index: [A] tree token of every sampled token.
         trajectory: [A] which of `transcripts` it belongs to.
         advantages, coefficients: [A] as in the loss; coefficients are divided by D.
-        sampler_logprobs: [A] log-probs that the sampler reported.
+        sampler_logprobs: [A] log-probs that the sampler reported, nan where it could not tell.
         transcripts, sampled: every trajectory's tokens and mask, for the path without a tree.
         origin: (group number, trajectory number among the scored ones) of every transcript.
     """
@@ -108,7 +108,7 @@ def pack(groups: Sequence[CreditedGroup], *, denominator: float, budget: int, fl
                     f"problem {group.group.problem.id!r}, trajectory {member}: the first token is marked "
                     "as sampled, but there is no token before it; the prompt must not be empty"
                 )
-            if length:
+            if length and group.trained[member]:
                 origin.append((number, member))
                 spans.append(slice(ends[member] - length, ends[member]))
     rows = [groups[number].trajectories[member] for number, member in origin]

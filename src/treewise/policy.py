@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from treewise import attention
-from treewise.logprobs import head_logprobs
+from treewise.logprobs import entropies, head_entropies, head_logprobs
 from treewise.packing import MicroBatch
 
 # Config entries by which a model changes its logits; small logits would hide a soft cap from a comparison.
@@ -54,7 +54,7 @@ class Policy:
         temperature: of the sampling distribution, > 0.
         vocab_size: ids from here on are padding of the embedding and never predicted.
         path: `tree` or `flat`.
-        reference: frozen starting model for the KL term; `None` with an adapter, which is switched off instead.
+        reference: frozen model for the KL term; `None` with an adapter, which is switched off instead.
     """
 
     model: nn.Module
@@ -63,6 +63,7 @@ class Policy:
     path: Path = "flat"
     reference: nn.Module | None = None
     plain_head: bool = field(default=True, init=False)
+    _reference_adapter: dict[str, Tensor] = field(default_factory=dict, init=False)
     _own_attention: str = field(default="sdpa", init=False)
 
     def __post_init__(self) -> None:
@@ -97,19 +98,49 @@ class Policy:
         return self._score(self.model, batch)
 
     @torch.no_grad()
+    def entropies(self, batch: MicroBatch) -> Tensor:
+        """Entropy of the distribution that each sampled token was drawn from, [A] in nats."""
+        return self._score(self.model, batch, entropy=True)
+
+    @torch.no_grad()
     def reference_logprobs(self, batch: MicroBatch) -> Tensor:
         """log π_ref of every sampled token, [A]."""
         if self.reference is not None:
             return self._score(self.reference, batch)
-        with _adapter_off(self.model):
+        with (
+            _adapter_swapped(self.model, self._reference_adapter)
+            if self._reference_adapter
+            else _adapter_off(self.model)
+        ):
             return self._score(self.model, batch)
 
-    def _score(self, model: nn.Module, batch: MicroBatch) -> Tensor:
-        if self.path == "tree":
-            return self._tree(model, batch)
-        return self._flat(model, batch)
+    @torch.no_grad()
+    def refresh_reference(self) -> None:
+        """π_ref ← π: the outer iteration of DeepSeekMath's algorithm 1 (arXiv 2402.03300)."""
+        now = dict(self.model.named_parameters())
+        if self.reference is None:
+            self._reference_adapter = {name: p.detach().clone() for name, p in now.items() if p.requires_grad}
+            return
+        for name, parameter in self.reference.named_parameters():
+            parameter.copy_(now[name])
 
-    def _tree(self, model: nn.Module, batch: MicroBatch) -> Tensor:
+    def reference_state(self) -> dict[str, Tensor]:
+        """The weights of a reference that is no longer the starting model."""
+        return self._reference_adapter if self.reference is None else self.reference.state_dict()
+
+    def load_reference_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `reference_state` gave."""
+        if self.reference is None:
+            device = causal_lm(self.model).device
+            self._reference_adapter = {name: value.to(device) for name, value in state.items()}
+        else:
+            self.reference.load_state_dict(state)
+
+    def _score(self, model: nn.Module, batch: MicroBatch, *, entropy: bool = False) -> Tensor:
+        path = self._tree if self.path == "tree" else self._flat
+        return path(model, batch, entropy)
+
+    def _tree(self, model: nn.Module, batch: MicroBatch, entropy: bool) -> Tensor:
         lm = causal_lm(model)
         device = lm.device
         hidden = lm.base_model(
@@ -126,10 +157,11 @@ class Policy:
             hidden[_tensor(rows, device)],
             _tensor(row_of, device),
             _tensor(batch.tokens[nodes], device),
+            entropy,
         )
         return picked[_tensor(node_of, device)]
 
-    def _flat(self, model: nn.Module, batch: MicroBatch) -> Tensor:
+    def _flat(self, model: nn.Module, batch: MicroBatch, entropy: bool) -> Tensor:
         lm = causal_lm(model)
         device = lm.device
         lengths = [len(row) for row in batch.transcripts]
@@ -143,21 +175,18 @@ class Policy:
         inputs = {"input_ids": _tensor(ids, device), "use_cache": False}
         if self.plain_head:
             hidden = lm.base_model(**inputs).last_hidden_state[row, before]
-            return self._head(lm, hidden, torch.arange(len(row), device=device), targets)
+            return self._head(lm, hidden, torch.arange(len(row), device=device), targets, entropy)
         logits = lm(**inputs).logits[row, before, : self.vocab_size]
         wide: Tensor = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
-        return wide.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+        return entropies(wide) if entropy else wide.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
 
-    def _head(self, lm: Any, hidden: Tensor, row: Tensor, target: Tensor) -> Tensor:
+    def _head(self, lm: Any, hidden: Tensor, row: Tensor, target: Tensor, entropy: bool) -> Tensor:
         head = lm.get_output_embeddings()
-        return head_logprobs(
-            hidden,
-            head.weight[: self.vocab_size],
-            None if head.bias is None else head.bias[: self.vocab_size],
-            row=row,
-            target=target,
-            temperature=self.temperature,
-        )
+        weight = head.weight[: self.vocab_size]
+        bias = None if head.bias is None else head.bias[: self.vocab_size]
+        if entropy:
+            return head_entropies(hidden, weight, bias, temperature=self.temperature)[row]
+        return head_logprobs(hidden, weight, bias, row=row, target=target, temperature=self.temperature)
 
 
 def _tree_arguments(batch: MicroBatch, device: torch.device) -> dict[str, Any]:
@@ -179,6 +208,20 @@ def _adapter_off(model: nn.Module) -> Iterator[None]:
     assert hasattr(model, "disable_adapter"), "a model without an adapter needs a frozen reference"
     with model.disable_adapter():  # type: ignore[operator]
         yield
+
+
+@contextmanager
+def _adapter_swapped(model: nn.Module, other: dict[str, Tensor]) -> Iterator[None]:
+    """The model with other values in its adapter."""
+    own = {name: parameter for name, parameter in model.named_parameters() if name in other}
+    before = {name: parameter.data for name, parameter in own.items()}
+    for name, parameter in own.items():
+        parameter.data = other[name]
+    try:
+        yield
+    finally:
+        for name, parameter in own.items():
+            parameter.data = before[name]
 
 
 def head_is_plain(model: nn.Module) -> bool:

@@ -1,69 +1,133 @@
 """The table of published objectives: a method is a row of options, not a class.
 
-Every option is explained once, in `Objective`. A preset names a paper and sets the options in which
-it differs; the user's own options go on top of it.
+A preset names a paper and what differs from the defaults of `Objective`; the user's own options go on top of it. Every
+row is held against a naive implementation of its paper's formula (`tests/oracle_presets.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-Aggregation = Literal["sequence", "token", "constant"]
-Scale = Literal["std", "none"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """`loss = −1/D · Σ_it |λ(i,t)|^(−p) · [min(ρ·a, clip(ρ, 1−ε_low, 1+ε_high)·a) − β·k3]`, resolved.
-
-    Attributes:
-        scale: divide the centred reward by the group's standard deviation, or not.
-        aggregation: what D is, over all groups of the optimizer step: `token` the sampled tokens,
-            `sequence` the trajectories (each token is also divided by its trajectory's length),
-            `constant` trajectories × `max_completion_tokens`.
-        weight_exponent: p; 0 weighs every token alike, 1 is λ-GRPO.
-        clip_low, clip_high: ε_low and ε_high of the trust region.
-        kl_coef: β, the weight of the k3 estimate of KL(π ‖ π_ref).
-        max_completion_tokens: the constant of `constant` aggregation; `None` elsewhere.
-    """
-
-    scale: Scale = "std"
-    aggregation: Aggregation = "token"
-    weight_exponent: float = 0.0
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    kl_coef: float = 0.0
-    max_completion_tokens: int | None = None
-
-    def __str__(self) -> str:
-        constant = f" of {self.max_completion_tokens} tokens an answer" if self.max_completion_tokens else ""
-        return (
-            f"aggregation {self.aggregation}{constant} · scale {self.scale} · clip {self.clip_low:g}/{self.clip_high:g}"
-            f" · weight |λ|^-{self.weight_exponent:g} · KL {self.kl_coef:g}"
-        )
+from treewise.axes import AXES, Objective, options, owners
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
     """One row of the table: where the method comes from and the options that make it."""
 
+    title: str
     source: str
     options: Mapping[str, Any]
 
 
-def _row(source: str, **options: Any) -> Preset:
-    return Preset(source, MappingProxyType(options))
+def _row(title: str, source: str, **options: Any) -> Preset:
+    return Preset(title, source, MappingProxyType(options))
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
-        "grpo": _row("DeepSeekMath, arXiv 2402.03300", aggregation="sequence", scale="std"),
-        "dr_grpo": _row("Dr. GRPO, arXiv 2503.20783", aggregation="constant", scale="none"),
-        "dapo": _row("DAPO, arXiv 2503.14476", aggregation="token", scale="std", clip_high=0.28),
-        "lambda_grpo": _row("λ-GRPO, arXiv 2509.21154", aggregation="token", scale="std", weight_exponent=1.0),
+        "grpo": _row("GRPO", "arXiv 2402.03300", aggregation="sequence"),
+        "deepseek_math": _row("GRPO with its KL term", "arXiv 2402.03300", aggregation="sequence", kl_coef=0.04),
+        "grpo_process": _row(
+            "GRPO with process supervision",
+            "arXiv 2402.03300, §4.1.3",
+            advantage="steps",
+            aggregation="sequence",
+            kl_coef=0.04,
+        ),
+        "dr_grpo": _row("Dr. GRPO", "arXiv 2503.20783", scale="none", aggregation="constant"),
+        "dapo": _row(
+            "DAPO", "arXiv 2503.14476", clip_high=0.28, group_filter="spread", max_refills=9, overlong_penalty=0.2
+        ),
+        "lambda_grpo": _row("λ-GRPO", "arXiv 2509.21154", weight_exponent=1.0),
+        "process": _row("GRPO written as a process reward model", "arXiv 2509.21154", advantage="process"),
+        "tempo": _row("TEMPO", "arXiv 2509.18314", advantage="tempo", clip_high=0.28),
+        "treerl": _row("TreeRL", "arXiv 2506.11902", advantage="treerl", scale="none", weight_exponent=0.5),
+        "spo": _row("SPO", "arXiv 2505.23564", advantage="segments", scale="none"),
+        "tree_rloo": _row(
+            "prefix leave-one-out", "treewise", advantage="tree_rloo", scale="none", aggregation="constant"
+        ),
+        "gspo": _row(
+            "GSPO", "arXiv 2507.18071", ratio="sequence", clip_low=3e-4, clip_high=4e-4, aggregation="sequence"
+        ),
+        "gspo_token": _row(
+            "GSPO-token",
+            "arXiv 2507.18071",
+            ratio="sequence_token",
+            clip_low=3e-4,
+            clip_high=4e-4,
+            aggregation="sequence",
+        ),
+        "cispo": _row("CISPO", "arXiv 2506.13585", trust_region="cispo"),
+        "gmpo": _row("GMPO", "arXiv 2507.20673", trust_region="log_clip", aggregation="sequence"),
+        "sapo": _row("SAPO", "arXiv 2511.20347", trust_region="sapo", aggregation="sequence"),
+        "rloo": _row(
+            "RLOO",
+            "arXiv 2402.14740",
+            advantage="leave_one_out",
+            scale="none",
+            ratio="product",
+            trust_region="none",
+            aggregation="sequence",
+            kl_coef=0.05,
+            kl_in="reward",
+        ),
+        "reinforce_pp": _row(
+            "REINFORCE++",
+            "arXiv 2501.03262",
+            advantage="return_to_go",
+            scale="whiten_tokens",
+            aggregation="sequence",
+            kl_coef=0.001,
+            kl_in="reward",
+        ),
+        "reinforce_pp_baseline": _row(
+            "REINFORCE++ with baseline",
+            "arXiv 2501.03262",
+            scale="whiten",
+            aggregation="sequence",
+            kl_coef=0.001,
+            kl_estimator="k2",
+        ),
+        "maxrl": _row("MaxRL", "arXiv 2602.02710", scale="mean"),
+        "gdpo": _row("GDPO", "arXiv 2601.05242", advantage="decoupled", scale="whiten", aggregation="sequence"),
+        "luspo": _row(
+            "LUSPO", "arXiv 2602.05261", ratio="sequence", clip_low=2e-3, clip_high=2.5e-3, aggregation="sum"
+        ),
+        "intellect_2": _row("two-sided clip", "INTELLECT-2, arXiv 2505.07291", clip_max=4.0, kl_coef=0.001),
+        "dppo": _row(
+            "DPPO, total variation",
+            "arXiv 2602.04879",
+            trust_region="dppo",
+            ratio_base="sampler",
+            scale="none",
+            aggregation="constant",
+        ),
+        "dppo_kl": _row(
+            "DPPO, KL",
+            "arXiv 2602.04879",
+            trust_region="dppo",
+            divergence="kl",
+            divergence_low=0.05,
+            divergence_high=0.05,
+            ratio_base="sampler",
+            scale="none",
+            aggregation="constant",
+        ),
+        "vespo": _row(
+            "VESPO", "arXiv 2602.10693", trust_region="vespo", ratio="product", ratio_base="sampler", scale="none"
+        ),
+        "top_entropy": _row("80/20: tokens of high entropy", "arXiv 2506.01939", clip_high=0.28, top_entropy=0.2),
+        "token_preference": _row(
+            "“λ-GRPO” with learned token preferences", "arXiv 2510.06870", length_weight="learned"
+        ),
+        "tis": _row("truncated importance sampling", "Yao et al. 2025", correction="truncate"),
+        "icepop": _row(
+            "IcePop: masked importance sampling", "arXiv 2510.18855", correction="mask", aggregation="sequence"
+        ),
     }
 )
 
@@ -77,21 +141,73 @@ def resolve(preset: str, overrides: Mapping[str, Any], *, max_new_tokens: int | 
         max_new_tokens: the sampler's limit, the default of `max_completion_tokens` where that is needed.
 
     Raises:
-        ValueError: for an unknown preset, or `max_completion_tokens` where it has no effect or is missing.
+        ValueError: for an unknown preset or option, one that has no effect, or options that contradict each other.
     """
     if preset not in PRESETS:
         raise ValueError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    objective = Objective(**{**PRESETS[preset].options, **overrides})
+    for name in overrides:
+        if name not in options():
+            raise ValueError(f"unknown option objective.{name}; there are {', '.join(options())}")
+    row, defaults = PRESETS[preset].options, Objective()
+    chosen: dict[str, Any] = {}
+    for axis, kinds in AXES.items():
+        published = kinds[row[axis]] if axis in row else type(getattr(defaults, axis))
+        kind = kinds[overrides[axis]] if axis in overrides else published
+        # What the preset says of its own value does not hold for another one.
+        given = {**row, **overrides} if kind is published else overrides
+        chosen[axis] = kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+    for name in overrides:
+        if owners(name) and not any(hasattr(value, name) for value in chosen.values()):
+            raise ValueError(f"objective.{name} has no effect: it belongs to {' and '.join(owners(name))}")
+    plain = {name: value for name, value in {**row, **overrides}.items() if name not in AXES and not owners(name)}
+    if plain.get("kl_in") == "reward":
+        plain.setdefault("kl_estimator", "k1")
+    if plain.get("aggregation") == "constant" and max_new_tokens is not None:
+        plain.setdefault("max_completion_tokens", max_new_tokens)
+    objective = Objective(**chosen, **plain)
+    for message in _contradictions(objective, overrides):
+        raise ValueError(message)
+    return objective
+
+
+def _contradictions(objective: Objective, given: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a combination of options, one sentence each."""
+    region, rule = objective.name("trust_region"), objective.name("advantage")
+    in_reward = objective.kl_coef > 0 and objective.kl_in == "reward"
     if objective.aggregation == "constant" and objective.max_completion_tokens is None:
-        if max_new_tokens is not None:
-            return replace(objective, max_completion_tokens=max_new_tokens)
-        raise ValueError(
+        yield (
             "aggregation 'constant' divides by trajectories × max_completion_tokens: "
             "set objective.max_completion_tokens"
         )
     if objective.aggregation != "constant" and objective.max_completion_tokens is not None:
-        raise ValueError(
+        yield (
             f"objective.max_completion_tokens = {objective.max_completion_tokens} has no effect with "
             f"aggregation {objective.aggregation!r}; leave it out or choose aggregation 'constant'"
         )
-    return objective
+    needed = {"log_clip": "token", "dppo": "token", "vespo": "product"}.get(region, objective.ratio)
+    if needed != objective.ratio:
+        yield f"trust_region {region!r} needs ratio {needed!r}, not {objective.ratio!r}"
+    if objective.scale == "mean" and rule != "group_mean":
+        yield f"scale 'mean' belongs to advantage 'group_mean', not to {rule!r}"
+    if objective.scale == "std" and not objective.advantage.group_relative:
+        yield f"advantage {rule!r} is not relative to a group; choose scale none, batch_std, whiten or whiten_tokens"
+    if objective.scale == "whiten" and objective.advantage.per_token:
+        yield f"scale 'whiten' needs one advantage an answer, and {rule!r} has one a token; choose 'whiten_tokens'"
+    if objective.ratio_base == "sampler" and objective.name("correction") != "none":
+        yield "ratio_base 'sampler' compares with the sampler already, so correction must be 'none'"
+    if objective.kl_coef and not in_reward and objective.kl_estimator == "k1":
+        yield (
+            "kl_estimator 'k1' in the loss has an expected gradient of 0, so it would only add noise; choose k2, k3 or "
+            "k3_unbiased, or kl_in 'reward'"
+        )
+    if in_reward and objective.kl_estimator == "k3_unbiased":
+        yield "kl_estimator 'k3_unbiased' corrects the gradient of a loss; in the reward k1 is the unbiased one"
+    if in_reward and rule in ("decoupled", "steps"):
+        yield f"advantage {rule!r} looks at single scores or steps and would lose a KL in the reward; set kl_in 'loss'"
+    if objective.overlong_penalty and rule == "decoupled":
+        yield "advantage 'decoupled' normalises every reward function; write the overlong penalty as one of them"
+    for name in ("kl_estimator", "kl_in", "kl_refresh"):
+        if name in given and not objective.kl_coef:
+            yield f"objective.{name} has no effect with kl_coef 0"
+    if "max_refills" in given and objective.group_filter == "none":
+        yield "objective.max_refills has no effect with group_filter 'none'"

@@ -13,7 +13,8 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -51,15 +52,16 @@ def _fields(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple
 def options() -> Iterator[tuple[str, Any, str]]:
     """Every option as (dotted name, default, help)."""
     for name, entry in _fields():
-        yield name, entry.get_default(), f"{entry.description}{_choices(entry.annotation)}"
+        words = " | ".join(_choices(entry.annotation))
+        yield name, entry.get_default(), f"{entry.description} ({words})" if words else str(entry.description)
 
 
-def _choices(annotation: Any) -> str:
+def _choices(annotation: Any) -> tuple[str, ...]:
     """The words that an option allows, if it allows only some."""
-    for part in (annotation, *get_args(annotation)):
-        if get_origin(part) is Literal:
-            return f" ({' | '.join(get_args(part))})"
-    return ""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else get_args(annotation)[:1]
+    return next((words for part in parts if (words := _choices(part))), ())
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         ValueError: for a stray word or a missing value.
     """
     texts = {name for name, entry in _fields() if entry.annotation in (str, str | None)}
+    words_with_none = {name for name, entry in _fields() if "none" in _choices(entry.annotation)}
     overrides: dict[str, Any] = {}
     words = list(arguments)
     while words:
@@ -84,6 +87,9 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             text = words.pop(0)
         if name in overrides:
             raise ValueError(f"--{name} is given twice")
+        if name in words_with_none and text == "none":
+            overrides[name] = text
+            continue
         if text == "none" or name in texts:
             overrides[name] = None if text == "none" else text  # TOML has no word for an option that is not set
             continue

@@ -5,7 +5,10 @@
 
 `tokens` (or `completion_ids`) is what follows the prompt, `reward` null where there is no verdict, and
 `mask` 1 where the model sampled the token (the default). `logprobs`, `old_logprobs` and `ref_logprobs`
-have one number per token; what stands at mask 0 is ignored, null and nan included. Other keys are ignored.
+have one number per token; what stands at mask 0 is ignored, null and nan included. So have `sampler_logprobs` (null
+where the sampler could not tell) and `entropies`. `steps` are [position, reward] of each step's last token, `scores`
+the single rewards by name, `stop_reason` is "length" for an answer that was cut, and `branched` true for a group that
+was sampled with branches. Other keys are ignored.
 The rows of a group need not be adjacent.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,12 @@ class RecordedTrajectory:
     logprobs: FloatArray | None = None
     old_logprobs: FloatArray | None = None
     ref_logprobs: FloatArray | None = None
+    sampler_logprobs: FloatArray | None = None
+    entropies: FloatArray | None = None
+    steps: tuple[tuple[int, float], ...] = ()
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    cut: bool = False
+    branched: bool = False
 
     @property
     def scored(self) -> bool:
@@ -118,6 +127,12 @@ def _trajectory(row: Mapping[str, Any], where: str, number: int) -> RecordedTraj
         logprobs=_logprobs(row, "logprobs", sampled, where),
         old_logprobs=_logprobs(row, "old_logprobs", sampled, where),
         ref_logprobs=_logprobs(row, "ref_logprobs", sampled, where),
+        sampler_logprobs=_logprobs(row, "sampler_logprobs", sampled, where, unknown=True),
+        entropies=_logprobs(row, "entropies", sampled, where),
+        steps=_steps(row, sampled, where),
+        scores=_scores(row, where),
+        cut=row.get("stop_reason") == "length",
+        branched=row.get("branched") is True,
     )
 
 
@@ -174,17 +189,48 @@ def _reward(row: Mapping[str, Any], where: str) -> float | None:
     return float(value)
 
 
-def _logprobs(row: Mapping[str, Any], key: str, sampled: BoolArray, where: str) -> FloatArray | None:
+def _logprobs(
+    row: Mapping[str, Any], key: str, sampled: BoolArray, where: str, *, unknown: bool = False
+) -> FloatArray | None:
+    """A number for every token; nan where it may be `unknown` and is null or not finite."""
     if row.get(key) is None:
         return None
     value = _per_token(row, key, len(sampled), where)
+    known = [_is_number(x) for x in value]
     for position in np.flatnonzero(sampled):
-        if not _is_number(value[position]):
+        if not known[position] and not (unknown and isinstance(value[position], float | None)):
             raise ValueError(
                 f'{where}: "{key}" has {_short(value[position])} at position {position}; '
-                "a sampled token needs a finite log-prob"
+                f"a sampled token needs a finite {'entropy' if key == 'entropies' else 'log-prob'}"
             )
-    return np.array([x if mark else 0.0 for x, mark in zip(value, sampled, strict=True)], dtype=np.float64)
+    filled = [x if number else np.nan for x, number in zip(value, known, strict=True)]
+    return np.where(sampled, np.array(filled, dtype=np.float64), 0.0)
+
+
+def _steps(row: Mapping[str, Any], sampled: BoolArray, where: str) -> tuple[tuple[int, float], ...]:
+    value = row.get("steps")
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ValueError(f'{where}: "steps" is {_short(value)}; give a list of [position, reward]')
+    for step in value:
+        if not (isinstance(step, list) and len(step) == 2 and type(step[0]) is int and _is_number(step[1])):
+            raise ValueError(f'{where}: "steps" has {_short(step)}; give [position of its last token, reward]')
+        if not 0 <= step[0] < len(sampled) or not sampled[: step[0] + 1].any():
+            raise ValueError(
+                f'{where}: "steps" has one that ends at position {step[0]} of {len(sampled)} tokens; '
+                "a step must end at or behind a sampled token"
+            )
+    return tuple((step[0], float(step[1])) for step in value)
+
+
+def _scores(row: Mapping[str, Any], where: str) -> Mapping[str, float | None]:
+    value = row.get("scores")
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(x is None or _is_number(x) for x in value.values()):
+        raise ValueError(f'{where}: "scores" is {_short(value)}; give a number or null for every reward function')
+    return {name: None if x is None else float(x) for name, x in value.items()}
 
 
 def _is_number(value: Any) -> bool:

@@ -12,14 +12,15 @@ import numpy as np
 import torch
 
 from treewise import models
+from treewise.axes import Objective
+from treewise.axes.length_weight import LearnedPreference
 from treewise.chat import Chat
 from treewise.config import DataSection, EvalSection, Recipe
-from treewise.credit import credit_group
+from treewise.credit import credit
 from treewise.data import filter_long, load_problems, make_problems, problem_order
 from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, head_is_plain, self_check
-from treewise.presets import Objective
 from treewise.reward import Reward
 from treewise.reward.load import load_reward
 from treewise.sampler.hf import HFSampler, max_length
@@ -112,7 +113,7 @@ def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: i
         model, recipe.rollout.temperature, vocab_size, path="flat" if reason else "tree", reference=reference
     )
     if policy.path == "tree":
-        batch = pack([credit_group(_probe_group(vocab_size), objective)], denominator=1.0, budget=10**6)[0]
+        batch = pack(credit([_probe_group(vocab_size)], Objective()), denominator=1.0, budget=10**6)[0]
         try:
             difference, relative = self_check(policy, batch, tolerance=2e-3)
         except Exception as error:  # whatever a model or a kernel compiler does
@@ -206,6 +207,8 @@ def open_session(
         raise ValueError(f"the tokenizer has ids up to {chat.vocab_size - 1}, the model has embeddings for {rows} only")
     policy, note = build_policy(recipe, objective, model, chat.vocab_size)
     notes = [f"objective: {objective}", note]
+    if recipe.train.updates_per_batch * recipe.train.minibatches == 1 and objective.ratio_base == "trainer":
+        notes.append("one optimizer step per batch: the ratio is always 1, so the trust region never acts")
     room = max_length(causal_lm(model).config.get_text_config(decoder=True))
     if problems is None and recipe.data.source is None:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
@@ -238,6 +241,7 @@ def open_session(
         schedule=section.schedule,
         warmup=section.warmup_steps,
         total=recipe.train.steps * recipe.train.updates_per_batch * recipe.train.minibatches,
+        preference=objective.length_weight if isinstance(objective.length_weight, LearnedPreference) else None,
     )
     # Refuses now what would fail in the first step, before a run folder exists.
     problem_order(len(chosen), recipe.rollout.problems_per_step, seed=recipe.train.seed)

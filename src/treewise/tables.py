@@ -22,8 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from treewise.analysis import GroupReport, ProcessSet, inspect_group
+from treewise.axes import Objective
 from treewise.explain import LossReport, TrajectoryReport, explain_groups
-from treewise.presets import Objective
 from treewise.records import RecordedGroup, RecordedTrajectory, read_groups
 from treewise.text import inert
 

@@ -134,8 +134,10 @@ class Records:
         groups: Sequence[Group],
         pieces: Callable[[IntArray], list[str]],
         name: str = "rollouts.jsonl",
+        *,
+        kept: bool = True,
     ) -> None:
-        """Every trajectory of a step. `pieces` gives the text of each token."""
+        """Every trajectory of a step; `pieces` gives the text of each token, `kept` whether the step learns from it."""
         for group in groups:
             for index, t in enumerate(group.trajectories):
                 start = int(t.sampled.argmax()) if t.sampled.any() else len(t.tokens)
@@ -151,7 +153,7 @@ class Records:
                         "prompt_ids": t.tokens[:start].tolist(),
                         "tokens": t.tokens[start:].tolist(),
                         "mask": t.sampled[start:].astype(int).tolist(),
-                        "logprobs": [round(float(x), 6) for x in t.logprobs[start:]],
+                        "logprobs": [None if math.isnan(x) else round(float(x), 6) for x in t.logprobs[start:]],
                         "pieces": pieces(t.tokens[start:]),
                         "text": t.text,
                         "reward": t.reward,
@@ -159,6 +161,8 @@ class Records:
                         "stop_reason": t.stop_reason,
                         "cause": t.cause,
                         "version": t.version,
+                        "kept": kept,
+                        **({"steps": [[position - start, value] for position, value in t.steps]} if t.steps else {}),
                     },
                 )
 

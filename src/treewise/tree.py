@@ -39,6 +39,7 @@ class PrefixTree:
         size: [T] |λ|, how many of the trajectories pass through the token.
         index: [A] the tree token of every sampled token, trajectories in the given order.
         trajectory: [A] which trajectory each sampled token belongs to.
+        last: [G] the tree token that each trajectory ends with, -1 for an empty transcript.
         count: G, the number of trajectories.
     """
 
@@ -50,6 +51,7 @@ class PrefixTree:
     size: IntArray
     index: IntArray
     trajectory: IntArray
+    last: IntArray
     count: int
 
     def __len__(self) -> int:
@@ -154,5 +156,6 @@ def build_tree(tokens: Sequence[ArrayLike], sampled: Sequence[ArrayLike]) -> Pre
         size=size,
         index=np.concatenate([np.empty(0, dtype=np.int64), *entries]),
         trajectory=np.repeat(np.arange(len(marked)), [len(entry) for entry in entries]),
+        last=np.array([path[-1] if len(path) else -1 for path in paths], dtype=np.int64),
         count=len(marked),
     )

@@ -77,7 +77,9 @@ class Trajectory:
     """One finished episode. `reward` is `None` when there is no verdict, and `cause` then says why.
 
     `tokens[L]`, `sampled[L]` and `logprobs[L]` cover the whole transcript; `logprobs` is 0 where the
-    model did not sample. `text` is what the model wrote, without special tokens.
+    model did not sample, and nan where the sampler could not tell. `text` is what the model wrote, without
+    special tokens. `steps` are (position of a step's last token, its reward) where rewards came step by step;
+    `reward` is their sum.
     """
 
     tokens: IntArray
@@ -89,11 +91,16 @@ class Trajectory:
     scores: Mapping[str, float | None] = field(default_factory=dict)
     cause: str | None = None
     version: int = 0
+    steps: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The G trajectories of one problem, sampled by one policy version."""
+    """The G trajectories of one problem, sampled by one policy version.
+
+    `branched` says that they were not drawn independently: some were continued from inside another one.
+    """
 
     problem: Problem
     trajectories: tuple[Trajectory, ...]
+    branched: bool = False

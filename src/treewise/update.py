@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treewise.credit import CreditedGroup, denominator
+from treewise.axes import Objective
+from treewise.axes.length_weight import LearnedPreference
+from treewise.credit import CreditedGroup, denominator_of
 from treewise.objective import TokenTerms, loss, token_terms
 from treewise.optimizer import Optimizer
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy
-from treewise.presets import Objective
 
 
 @dataclass(slots=True)
@@ -30,19 +31,19 @@ class Tally:
     sums: dict[str, float] = field(default_factory=dict)
     largest_mismatch: float = 0.0
 
-    def add(
-        self, batch: MicroBatch, value: Tensor, old_logprobs: Tensor, terms: TokenTerms, objective: Objective
-    ) -> None:
+    def add(self, batch: MicroBatch, value: Tensor, old_logprobs: Tensor, terms: TokenTerms) -> None:
         """Count one micro-batch. The sampler is compared with the policy that it sampled from."""
-        ratios, advantages = terms.ratios.detach(), torch.as_tensor(batch.advantages)
-        low = (ratios < 1 - objective.clip_low) & (advantages.to(ratios) < 0)
-        high = (ratios > 1 + objective.clip_high) & (advantages.to(ratios) > 0)
-        mismatch = (old_logprobs.double().cpu() - torch.as_tensor(batch.sampler_logprobs)).abs()
+        positive = torch.as_tensor(batch.advantages).to(terms.clipped.device) > 0
+        difference = old_logprobs.double().cpu() - torch.as_tensor(batch.sampler_logprobs)
+        mismatch = difference.nan_to_num(0.0).abs()
         parts = {
-            "clip_ratio/low_mean": low,
-            "clip_ratio/high_mean": high,
-            "clip_ratio/region_mean": low | high,
+            "clip_ratio/low_mean": terms.clipped & ~positive,
+            "clip_ratio/high_mean": terms.clipped & positive,
+            "clip_ratio/region_mean": terms.clipped,
             "sampling/sampling_logp_difference/mean": mismatch,
+            "sampling/importance_sampling_ratio/mean": difference.nan_to_num(0.0).exp(),
+            "sampling/unknown": difference.isnan(),
+            "sampling/correction/mean": terms.corrections,
         }
         if terms.kl is not None:
             parts["kl"] = terms.kl.detach()
@@ -55,11 +56,13 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """The micro-batches of one optimizer step with their log-probs under the sampling and the reference policy."""
+    """The micro-batches of one optimizer step, their log-probs under the sampling and the reference policy, and the
+    lengths of every packed group's trajectories (as the length weight sees them)."""
 
     batches: list[MicroBatch]
     old_logprobs: list[Tensor | None]
     ref_logprobs: list[Tensor | None]
+    lengths: list[list[int]]
 
 
 def prepare(
@@ -72,23 +75,23 @@ def prepare(
         budget: tokens of a micro-batch.
         keep_old: score log π_old now, because the policy will have moved when the loss is computed.
     """
-    total = denominator(
-        [length for group in groups for length in group.lengths],
-        aggregation=objective.aggregation,
-        max_completion_tokens=objective.max_completion_tokens,
-    )
-    signal = [g for g in groups if len(g.advantages) and (objective.kl_coef or np.any(g.advantages))]
-    batches = pack(signal, denominator=total, budget=budget, flat=policy.path == "flat")
+    in_loss = objective.kl_coef > 0 and objective.kl_in == "loss"
+    signal = [g for g in groups if len(g.advantages) and (in_loss or np.any(g.advantages))]
+    batches = pack(signal, denominator=denominator_of(groups, objective), budget=budget, flat=policy.path == "flat")
     old: list[Tensor | None] = [None] * len(batches)
     if keep_old:
         with torch.no_grad():
             old = [policy.logprobs(batch) for batch in batches]
-    ref = [policy.reference_logprobs(batch) if objective.kl_coef else None for batch in batches]
-    return MiniBatch(batches, old, ref)
+    ref = [policy.reference_logprobs(batch) if in_loss else None for batch in batches]
+    return MiniBatch(batches, old, ref, [group.lengths for group in signal])
 
 
-def accumulate(minibatch: MiniBatch, policy: Policy, objective: Objective) -> Tally:
-    """Add the gradient of the step's loss to the weights, one micro-batch after the other."""
+def accumulate(minibatch: MiniBatch, policy: Policy, objective: Objective, preference: Tensor | None = None) -> Tally:
+    """Add the gradient of the step's loss to the weights, one micro-batch after the other.
+
+    Args:
+        preference: the learned scalar of a length weight; it gets its gradient, too.
+    """
     tally = Tally()
     for batch, old, ref in zip(minibatch.batches, minibatch.old_logprobs, minibatch.ref_logprobs, strict=True):
         logprobs = policy.logprobs(batch)
@@ -98,12 +101,20 @@ def accumulate(minibatch: MiniBatch, policy: Policy, objective: Objective) -> Ta
             logprobs,
             advantages=torch.as_tensor(batch.advantages).to(logprobs),
             old_logprobs=old,
+            sampler_logprobs=torch.as_tensor(batch.sampler_logprobs).to(logprobs),
             ref_logprobs=ref,
+            trajectory=torch.as_tensor(batch.trajectory, device=logprobs.device),
             objective=objective,
         )
-        value = loss(terms, torch.as_tensor(batch.coefficients).to(logprobs))
+        coefficients = torch.as_tensor(batch.coefficients).to(logprobs)
+        if isinstance(objective.length_weight, LearnedPreference):
+            assert preference is not None, "a learned length weight needs its scalar"
+            by_group = [objective.length_weight(torch.tensor(own).double(), preference) for own in minibatch.lengths]
+            rows = torch.stack([by_group[group][member] for group, member in batch.origin])
+            coefficients = coefficients * rows.to(logprobs)[torch.as_tensor(batch.trajectory, device=logprobs.device)]
+        value = loss(terms, coefficients)
         value.backward()
-        tally.add(batch, value, old, terms, objective)
+        tally.add(batch, value, old, terms)
     return tally
 
 
@@ -141,7 +152,7 @@ def update(
                 rows.append({"loss": 0.0})
                 number += 1
                 continue
-            tally = accumulate(minibatch, policy, objective)
+            tally = accumulate(minibatch, policy, objective, optimizer.preference)
             result = optimizer.step(number)
             number += 1
             skipped += not result.applied
@@ -161,6 +172,8 @@ def update(
         "updates/skipped": int(skipped),
         "updates/empty": int(empty),
     }
+    if optimizer.preference is not None:
+        metrics["preference"] = float(optimizer.preference)
     return metrics, skipped_in_a_row
 
 

@@ -1,0 +1,90 @@
+"""Credit of a batch, with what the policy must be asked before it moves.
+
+    groups ─▶ credit ─┬─▶ KL in the reward: log π_old, log π_ref ─▶ credit again ─┬─▶ credited groups
+                      └─▶ top entropy: entropies ─▶ no advantage for sure tokens ─┘
+
+Most objectives need neither, and then this is `credit`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treewise.axes import Objective
+from treewise.axes.kl import ESTIMATORS
+from treewise.credit import CreditedGroup, credit
+from treewise.packing import MicroBatch, pack
+from treewise.policy import Policy
+from treewise.types import FloatArray, Group
+
+
+def assess(
+    groups: Sequence[Group],
+    policy: Policy,
+    objective: Objective,
+    *,
+    weights: Mapping[str, float] | None = None,
+    budget: int,
+) -> list[CreditedGroup]:
+    """Credit a sampled batch; `policy` must still be the one that sampled it.
+
+    Args:
+        weights: of the reward functions by name.
+        budget: tokens of a forward pass.
+    """
+    credited = credit(groups, objective, weights=weights)
+    if objective.kl_coef and objective.kl_in == "reward":
+        old = _per_group(credited, policy, policy.logprobs, budget)
+        ref = _per_group(credited, policy, policy.reference_logprobs, budget)
+        penalties = [kl_penalty(now - before, objective) for now, before in zip(old, ref, strict=True)]
+        credited = credit(groups, objective, weights=weights, penalties=penalties)
+    if objective.top_entropy is not None:
+        credited = learn_from_uncertain(
+            credited, _per_group(credited, policy, policy.entropies, budget), objective.top_entropy
+        )
+    return credited
+
+
+def kl_penalty(log_ratios: FloatArray, objective: Objective) -> FloatArray:
+    """β · kl of every sampled token, from log π_old − log π_ref, [A]."""
+    to_reference = torch.tensor(log_ratios)
+    kl: FloatArray = ESTIMATORS[objective.kl_estimator](to_reference, torch.zeros_like(to_reference)).numpy()
+    return objective.kl_coef * kl
+
+
+def learn_from_uncertain(
+    credited: Sequence[CreditedGroup], entropies: Sequence[FloatArray], share: float
+) -> list[CreditedGroup]:
+    """Leave the advantage to the share of all tokens whose entropy is highest; `entropies` are [A] per group.
+
+    Of n sampled tokens in the batch the ⌈share · n⌉ most uncertain are learned from, and those that tie with the last of
+    them. D stays that of all tokens. Source: arXiv 2506.01939; the normaliser is TRL's.
+    """
+    every = np.sort(np.concatenate([np.empty(0), *entropies]))
+    if not len(every):
+        return list(credited)
+    bound = every[-math.ceil(share * len(every) - 1e-9)]  # 0.2 · 15 is 3, whatever its rounding
+    return [
+        replace(group, advantages=np.where(own >= bound, group.advantages, 0.0))
+        for group, own in zip(credited, entropies, strict=True)
+    ]
+
+
+@torch.no_grad()
+def _per_group(
+    groups: Sequence[CreditedGroup], policy: Policy, score: Callable[[MicroBatch], Tensor], budget: int
+) -> list[FloatArray]:
+    """A score of every sampled token of the scored trajectories, [A] per group."""
+    everybody = [replace(group, trained=np.ones_like(group.trained)) for group in groups]
+    result: list[FloatArray] = [np.empty(len(group.tree.index)) for group in groups]
+    for batch in pack(everybody, denominator=1.0, budget=budget, flat=policy.path == "flat"):
+        values = score(batch).double().cpu().numpy()
+        for row, (number, member) in enumerate(batch.origin):
+            result[number][groups[number].tree.trajectory == member] = values[batch.trajectory == row]
+    return result

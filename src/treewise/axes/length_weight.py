@@ -1,0 +1,57 @@
+"""Length weight: what an answer's terms count besides |λ|^(−p), by its length.
+
+Not to be taken for the λ-GRPO of arXiv 2509.21154, whose λ is a process set: this paper's λ is a learned scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class NoLengthWeight:
+    """`1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedPreference:
+    """`G · softmax_i(h_i^λ)` with `h_i = 1 + r · (len_i − mean)/std`; λ is one scalar, learned with the policy.
+
+    The standard deviation is the population's. λ = 0 is DAPO. Where λ starts and how fast it learns we could not find;
+    the defaults are ours. Source: "λ-GRPO: Unifying the GRPO Frameworks with Learnable Token Preferences",
+    arXiv 2510.06870.
+    """
+
+    preference_spread: Annotated[float, Field(gt=0, description="r, how far lengths spread around 1")] = 1 / 9
+    preference_start: Annotated[float, Field(description="λ before training")] = 0.0
+    preference_rate: Annotated[float, Field(gt=0, description="learning rate of λ")] = 0.01
+
+    def __call__(self, lengths: Tensor, preference: Tensor) -> Tensor:
+        """[G] weights that sum to G, with a gradient to `preference`.
+
+        Raises:
+            ValueError: if r is so large that h is not positive for some answer.
+        """
+        if len(lengths) == 0 or lengths.min() == lengths.max():
+            return lengths * 0 + 1
+        bases = 1 + self.preference_spread * (lengths - lengths.mean()) / lengths.std(correction=0)
+        if bases.min() <= 0:
+            raise ValueError(
+                f"objective.preference_spread = {self.preference_spread:g} makes 1 + r · z negative for lengths "
+                f"{lengths.int().tolist()}; it must be below 1/√(G − 1) = {(len(lengths) - 1) ** -0.5:.3g}"
+            )
+        return len(lengths) * (bases**preference).softmax(0)
+
+
+LengthWeight = NoLengthWeight | LearnedPreference
+LENGTH_WEIGHTS: Mapping[str, type[LengthWeight]] = MappingProxyType(
+    {"none": NoLengthWeight, "learned": LearnedPreference}
+)

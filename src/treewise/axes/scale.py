@@ -1,0 +1,71 @@
+"""Scale: what advantages are divided by, over the groups of one batch.
+
+Functions of a `Batch`: per group the advantages ([A], or [G] where a rule gives one to each answer) and the values that
+the rule compared; the result has the advantages' shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from treewise.axes.advantage import SPREAD_TOLERANCE, STD_EPSILON
+from treewise.types import FloatArray
+
+Arrays = Sequence[FloatArray]
+
+
+def std(advantages: Arrays, compared: Arrays) -> list[FloatArray]:
+    """`a / (std + ε)` of the group, ddof 1. Source: GRPO, arXiv 2402.03300; ddof and ε = 1e-4 are TRL's."""
+    return [a / (_std(values) + STD_EPSILON) for a, values in zip(advantages, compared, strict=True)]
+
+
+def none(advantages: Arrays, compared: Arrays) -> list[FloatArray]:
+    """`a`. Source: Dr. GRPO, arXiv 2503.20783."""
+    return list(advantages)
+
+
+def mean(advantages: Arrays, compared: Arrays) -> list[FloatArray]:
+    """`a / mean r` of the group, for rewards ≥ 0. Source: MaxRL, arXiv 2602.02710, algorithm 1."""
+    lowest = min((float(values.min()) for values in compared if len(values)), default=0.0)
+    if lowest < 0:
+        raise ValueError(f"scale 'mean' needs rewards of at least 0, and there is one of {lowest:g}; use another scale")
+    return [a / (values.mean() if values.any() else 1.0) for a, values in zip(advantages, compared, strict=True)]
+
+
+def batch_std(advantages: Arrays, compared: Arrays) -> list[FloatArray]:
+    """`a / (std + ε)` of all rewards of the batch, ddof 1. Source: TRL's scale_rewards = "batch"; arXiv 2508.08221."""
+    deviation = _std(np.concatenate([np.empty(0), *compared]))
+    return [a / (deviation + STD_EPSILON) for a in advantages]
+
+
+def whiten(advantages: Arrays, compared: Arrays) -> list[FloatArray]:
+    """`(a − mean) / (std + ε)` over the batch's answers, ddof 1. Source: REINFORCE++ with baseline, GDPO."""
+    every = np.concatenate([np.empty(0), *advantages])
+    if not len(every) or np.ptp(every) <= SPREAD_TOLERANCE:
+        return [np.zeros_like(a) for a in advantages]
+    return [(a - every.mean()) / (every.std(ddof=1) + STD_EPSILON) for a in advantages]
+
+
+def whiten_tokens(advantages: Arrays, compared: Arrays) -> list[FloatArray]:
+    """`(a − mean) / (std + ε)` over the batch's sampled tokens, ddof 1. Source: REINFORCE++, arXiv 2501.03262."""
+    return whiten(advantages, compared)
+
+
+def _std(values: FloatArray) -> float:
+    """Sample standard deviation; 0 for fewer than two values."""
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+SCALES: Mapping[str, Callable[[Arrays, Arrays], list[FloatArray]]] = MappingProxyType(
+    {
+        "std": std,
+        "none": none,
+        "mean": mean,
+        "batch_std": batch_std,
+        "whiten": whiten,
+        "whiten_tokens": whiten_tokens,
+    }
+)
