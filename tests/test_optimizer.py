@@ -46,8 +46,8 @@ def test_x03_a_non_finite_gradient_leaves_weights_and_moments_untouched(bad: flo
     (model(torch.ones(1, 3, dtype=dtype)).sum() * bad).backward()
     assert not chosen.step(1).applied
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
-    for number, moments in chosen.state_dict()["state"].items():
-        assert all(torch.equal(tensor, state["state"][number][name]) for name, tensor in moments.items())
+    for number, moments in chosen.state_dict()["adam"]["state"].items():
+        assert all(torch.equal(tensor, state["adam"]["state"][number][name]) for name, tensor in moments.items())
     model(torch.ones(1, 3, dtype=dtype)).sum().backward()
     assert chosen.step(2).applied
 

@@ -68,10 +68,19 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "lambda_grpo"])
+@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "lambda_grpo", "tree_rloo", "gspo", "cispo", "rloo"])
 def test_a_tiny_model_learns_what_is_rewarded(model: Path, tmp_path: Path, preset: str) -> None:
     run = train(
-        recipe(model, tmp_path, **{"objective.preset": preset, "train.steps": 30, "train.updates_per_batch": 2}),
+        recipe(
+            model,
+            tmp_path,
+            **{
+                "objective.preset": preset,
+                "train.steps": 30,
+                "train.updates_per_batch": 2,
+                "objective.overlong_penalty": 0.0,  # here the longest answer is the best one
+            },
+        ),
         reward=share_of_a,
     )
     rewards = [row["reward"] for row in rows(run / "metrics.jsonl")]

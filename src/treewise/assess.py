@@ -63,8 +63,8 @@ def learn_from_uncertain(
 ) -> list[CreditedGroup]:
     """Leave the advantage to the share of all tokens whose entropy is highest; `entropies` are [A] per group.
 
-    Of n sampled tokens in the batch the ⌈share · n⌉ most uncertain are learned from, and those that tie with the last of
-    them. D stays that of all tokens. Source: arXiv 2506.01939; the normaliser is TRL's.
+    Of n sampled tokens in the batch the ⌈share · n⌉ most uncertain are learned from, and those that tie with the last
+    of them. D stays that of all tokens. Source: arXiv 2506.01939; the normaliser is TRL's.
     """
     every = np.sort(np.concatenate([np.empty(0), *entropies]))
     if not len(every):

@@ -110,7 +110,7 @@ def _as_group(group: RecordedGroup) -> Group:
             sampled=row.sampled,
             logprobs=np.zeros(len(row.tokens)) if row.logprobs is None else row.logprobs,
             text=row.text or "",
-            reward=row.reward if row.scored else None,
+            reward=row.reward if row.scored and row.kept else None,
             stop_reason="length" if row.cut else "eos",
             scores=row.scores,
             steps=row.steps,

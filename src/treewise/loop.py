@@ -18,7 +18,6 @@ from typing import Any
 
 from treewise import checkpoint, track
 from treewise.assess import assess
-from treewise.axes import Objective
 from treewise.batch import Batch, gather
 from treewise.config import Recipe
 from treewise.credit import no_verdict
@@ -103,7 +102,7 @@ def _loop(
     """Steps until done, or interrupted (then the result is false)."""
     rollout, loop = recipe.rollout, recipe.train
     sampling = Sampling(rollout.max_new_tokens, temperature=rollout.temperature, stop=rollout.stop)
-    objective, weights = session.objective, {reward.name: reward.weight for reward in session.rewards}
+    objective = session.objective
     order = problem_order(len(session.problems), rollout.problems_per_step, seed=loop.seed, start=progress.batches)
     if progress.step == 0:
         progress.first = _evaluate(recipe, session, progress, records, display)
@@ -123,7 +122,7 @@ def _loop(
         started = time.perf_counter()
         batch = gather(draw, objective, wanted=rollout.problems_per_step, max_new_tokens=rollout.max_new_tokens)
         sampled = time.perf_counter()
-        credited = assess(batch.kept, session.policy, objective, weights=weights, budget=loop.token_budget)
+        credited = assess(batch.kept, session.policy, objective, weights=session.weights, budget=loop.token_budget)
         learned, progress.skipped_in_a_row = update(
             credited,
             session.policy,
@@ -148,10 +147,9 @@ def _loop(
         metrics |= {"time/rollout": sampled - started, "time/update": updated - sampled}
         metrics["step_time"] = time.perf_counter() - started
         records.metrics(metrics)
-        records.rollouts(step + 1, batch.kept, session.chat.pieces)
-        records.rollouts(step + 1, batch.dropped, session.chat.pieces, kept=False)
+        records.rollouts(step + 1, batch.sampled, session.chat.pieces, kept=len(batch.kept))
         display.step(metrics)
-        _watch(metrics, batch, progress, recipe, session.objective, display)
+        _watch(metrics, batch, progress, recipe, session, display)
         if step % SHOW_ANSWERS_EVERY == 0 and credited:
             display.answers(max(credited, key=lambda group: float(abs(group.advantages).max(initial=0.0))).group)
 
@@ -210,7 +208,7 @@ def _percent(evaluation: Evaluation, name: str) -> str:
 
 
 def _watch(
-    metrics: dict[str, Any], batch: Batch, progress: Progress, recipe: Recipe, objective: Objective, display: Display
+    metrics: dict[str, Any], batch: Batch, progress: Progress, recipe: Recipe, session: Session, display: Display
 ) -> None:
     """Say what a person would want to know before hours are lost, and stop a run that has diverged."""
     if metrics["updates/skipped"]:
@@ -220,6 +218,7 @@ def _watch(
             f"{progress.skipped_in_a_row} optimizer steps in a row had a gradient that was not finite; "
             "lower optimizer.learning_rate, or look at the last rows of metrics.jsonl"
         )
+    objective, weights = session.objective, session.weights
     silent = [
         (g.problem.id, t.cause) for g in batch.sampled for t in g.trajectories if no_verdict(t, objective, weights)
     ]

@@ -8,7 +8,7 @@
 have one number per token; what stands at mask 0 is ignored, null and nan included. So have `sampler_logprobs` (null
 where the sampler could not tell) and `entropies`. `steps` are [position, reward] of each step's last token, `scores`
 the single rewards by name, `stop_reason` is "length" for an answer that was cut, and `branched` true for a group that
-was sampled with branches. Other keys are ignored.
+was sampled with branches; `kept` is false for a group that was filtered out. Other keys are ignored.
 The rows of a group need not be adjacent.
 """
 
@@ -50,6 +50,7 @@ class RecordedTrajectory:
     scores: Mapping[str, float | None] = field(default_factory=dict)
     cut: bool = False
     branched: bool = False
+    kept: bool = True
 
     @property
     def scored(self) -> bool:
@@ -133,6 +134,7 @@ def _trajectory(row: Mapping[str, Any], where: str, number: int) -> RecordedTraj
         scores=_scores(row, where),
         cut=row.get("stop_reason") == "length",
         branched=row.get("branched") is True,
+        kept=row.get("kept") is not False,
     )
 
 

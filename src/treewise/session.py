@@ -44,6 +44,11 @@ class Session:
     held_out: list[Problem]
     notes: list[str]
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of the reward functions, by name."""
+        return {reward.name: reward.weight for reward in self.rewards}
+
 
 def compute_dtype(choice: str) -> torch.dtype:
     """The precision of forward and backward passes; `auto` is bfloat16 where matrix units make it the faster one."""

@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -135,16 +136,20 @@ class Records:
         pieces: Callable[[IntArray], list[str]],
         name: str = "rollouts.jsonl",
         *,
-        kept: bool = True,
+        kept: int | None = None,
     ) -> None:
-        """Every trajectory of a step; `pieces` gives the text of each token, `kept` whether the step learns from it."""
-        for group in groups:
+        """Every trajectory of a step; `pieces` gives the text of each token. The step learns from the first `kept`
+        groups, or from all."""
+        times: Counter[str] = Counter()  # a problem may come twice, where dropped groups were replaced
+        for number, group in enumerate(groups):
+            again = f"#{times[group.problem.id]}" if times[group.problem.id] else ""
+            times[group.problem.id] += 1
             for index, t in enumerate(group.trajectories):
                 start = int(t.sampled.argmax()) if t.sampled.any() else len(t.tokens)
                 self._append(
                     name,
                     {
-                        "group": f"{step}:{group.problem.id}",
+                        "group": f"{step}:{group.problem.id}{again}",
                         "step": step,
                         "problem": group.problem.id,
                         "index": index,
@@ -161,7 +166,7 @@ class Records:
                         "stop_reason": t.stop_reason,
                         "cause": t.cause,
                         "version": t.version,
-                        "kept": kept,
+                        **({} if kept is None or number < kept else {"kept": False}),
                         **({"steps": [[position - start, value] for position, value in t.steps]} if t.steps else {}),
                     },
                 )

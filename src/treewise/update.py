@@ -173,7 +173,7 @@ def update(
         "updates/empty": int(empty),
     }
     if optimizer.preference is not None:
-        metrics["preference"] = float(optimizer.preference)
+        metrics["preference"] = float(optimizer.preference.detach())
     return metrics, skipped_in_a_row
 
 

@@ -1,0 +1,202 @@
+"""One reward function: what it is given by name, and what it says of each reply.
+
+parameter      judges                      must return
+completion     one reply                   a number, or None
+steps          the steps of one reply      a list with one value per step, or None
+completions    all replies (TRL's way)     a list with one value per reply
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, NamedTuple
+
+from treewise.text import inert
+from treewise.types import Problem
+
+
+class NoVerdict(Exception):
+    """Raised by a reward function that can't judge a reply; the message is the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A named reward function. Weight 0: its scores are recorded only."""
+
+    name: str
+    function: Callable[..., Any]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.weight):
+            raise ValueError(f"the weight of the reward {self.name} is {self.weight}: it must be finite")
+        parameters = {
+            name: parameter
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        whole = {"completion", "completions"} & parameters.keys()
+        if len(whole) == 2 or not (whole or "steps" in parameters):
+            raise ValueError(
+                f"the reward function {self.name} must have a parameter `completion` (one reply), `steps` (those of"
+                f" one reply) or `completions` (a batch); it has {', '.join(parameters) or 'none'}"
+            )
+
+    @property
+    def takes(self) -> Literal["completion", "steps", "completions"]:
+        """What it judges. Beside `completion` or `completions` a parameter `steps` is a column of the data."""
+        parameters = inspect.signature(self.function).parameters
+        if "completions" in parameters:
+            return "completions"
+        return "completion" if "completion" in parameters else "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is judged: the model's text, the problem, and what the chat template had already written of the
+    reply (`prefill`, such as "<think>\\n"); `completion_ids` are the tokens that the model sampled, `steps` the parts
+    of its text."""
+
+    problem: Problem
+    completion: str
+    prefill: str = ""
+    completion_ids: Sequence[int] = ()
+    steps: Sequence[str] = ()
+
+
+class Judged(NamedTuple):
+    """What one function says of one reply: a score, or None and why; and each step's, if it judged those."""
+
+    score: float | None
+    cause: str | None = None
+    steps: tuple[float, ...] = ()
+
+
+async def call(reward: Reward, replies: Sequence[Reply]) -> list[Judged]:
+    """What the function says of every reply.
+
+    Raises ValueError for a parameter that no column fills, and a list that has not one value per reply or per step.
+    """
+    if reward.takes == "completions":
+        values, cause = await _run(reward.function, _accepted(reward, _batch_arguments(replies)))
+        if cause is not None:
+            return [Judged(None, cause)] * len(replies)
+        return [_number(value) for value in _values(reward, values, len(replies), "completion")]
+    arguments = [_accepted(reward, _arguments(reward, reply)) for reply in replies]
+    return list(await asyncio.gather(*map(_judge, [reward] * len(replies), replies, arguments)))
+
+
+async def _judge(reward: Reward, reply: Reply, arguments: Mapping[str, Any]) -> Judged:
+    if reward.takes == "steps" and not reply.steps:
+        return Judged(0.0)
+    value, cause = await _run(reward.function, arguments)
+    if cause is not None:
+        return Judged(None, cause)
+    if reward.takes == "completion" or value is None:
+        return _number(value)
+    count = len(reply.steps)
+    judged = [_number(one) for one in _values(reward, value, count, "step")]
+    for number, one in enumerate(judged, start=1):
+        if one.score is None:
+            return Judged(None, f"step {number} of {count}: {one.cause}")
+    steps = tuple(one.score or 0.0 for one in judged)
+    return _number(sum(steps))._replace(steps=steps)
+
+
+def _values(reward: Reward, values: Any, count: int, what: str) -> Sequence[Any]:
+    """The list that a function returned. Raises ValueError if it is not one of `count` values."""
+    values = values.tolist() if hasattr(values, "tolist") else values  # an array or a tensor
+    if not isinstance(values, list | tuple) or len(values) != count:
+        got = len(values) if isinstance(values, list | tuple) else type(values).__name__
+        raise ValueError(
+            f"the reward function {reward.name} must return a list with one value per {what}:"
+            f" expected {count}, got {got}"
+        )
+    return values
+
+
+async def _run(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """(result, None), or (None, what went wrong)."""
+    try:
+        result = function(**arguments)
+        return (await result if inspect.isawaitable(result) else result), None
+    except NoVerdict as error:
+        return None, inert(str(error))
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's code may fail in any way
+        return None, _describe(error)
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return inert(f"{type(error).__name__}: {error}")
+    except Exception:  # an exception that can't even be shown
+        return type(error).__name__
+
+
+def _arguments(reward: Reward, reply: Reply) -> dict[str, Any]:
+    problem = reply.problem
+    own = {
+        "completion": reply.completion,
+        "completion_ids": list(reply.completion_ids),
+        "prompt": problem.prompt,
+        "prefill": reply.prefill,
+    }
+    if reward.takes == "steps":
+        own["steps"] = list(reply.steps)
+    return {**problem.info, **own, "answer": problem.answer}
+
+
+def _batch_arguments(replies: Sequence[Reply]) -> dict[str, Any]:
+    """Prompts and completions in the form that the data has, as with TRL: text, or lists of messages."""
+    prompts = [reply.problem.info.get("prompt", reply.problem.prompt) for reply in replies]
+    completions = [
+        reply.completion if isinstance(prompt, str) else [{"role": "assistant", "content": reply.completion}]
+        for reply, prompt in zip(replies, prompts, strict=True)
+    ]
+    names = dict.fromkeys(name for reply in replies for name in reply.problem.info if name != "prompt")
+    columns = {name: [reply.problem.info.get(name) for reply in replies] for name in names}
+    columns["answer"] = [reply.problem.answer for reply in replies]
+    columns["prefill"] = [reply.prefill for reply in replies]
+    columns["completion_ids"] = [list(reply.completion_ids) for reply in replies]
+    return {
+        **columns,
+        "prompts": [prompt if isinstance(prompt, str) else list(prompt) for prompt in prompts],
+        "completions": completions,
+    }
+
+
+def _accepted(reward: Reward, available: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `available` the function takes. Raises ValueError if it needs something else."""
+    parameters = inspect.signature(reward.function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        accepted = dict(available)
+    else:
+        accepted = {p.name: available[p.name] for p in parameters if p.name in available}
+    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    missing = [p.name for p in named if p.default is p.empty and p.name not in accepted]
+    if missing:
+        hint = "; only a function without `completion` and `completions` judges `steps`" if "steps" in missing else ""
+        raise ValueError(
+            f"the reward function {reward.name} needs {', '.join(missing)}, which is neither a column of the"
+            f" data nor passed by the library: there are {', '.join(sorted(available))}{hint}"
+        )
+    return accepted
+
+
+def _number(value: Any) -> Judged:
+    try:
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # of NumPy or torch
+            value = value.item()
+        if value is None:
+            return Judged(None, "returned None")
+        if not isinstance(value, numbers.Real):
+            return Judged(None, inert(f"returned {value!r:.60}, which is a {type(value).__name__} and not a number"))
+        number = float(value)
+    except Exception as error:  # a user's object may fail in any way, also when it is shown
+        return Judged(None, f"returned a {type(value).__name__} that is no number: {type(error).__name__}")
+    return Judged(number) if isfinite(number) else Judged(None, f"returned {number}")

@@ -1,0 +1,259 @@
+"""What presets ask of the loop: all of them train; filters, refills, penalties, the reference; exact resume."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tiny
+from folders import write_tiny_model
+from oracle import Row
+from test_train import comparable, recipe, rows, share_of_a
+from treewise.axes import Objective
+from treewise.batch import gather, has_spread, overlong, penalise
+from treewise.credit import credit, denominator_of
+from treewise.loop import train
+from treewise.packing import pack
+from treewise.policy import Policy
+from treewise.presets import PRESETS, resolve
+from treewise.records import read_groups
+from treewise.types import Group
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "grpo_process"])
+def test_every_preset_trains(model: Path, tmp_path: Path, preset: str) -> None:
+    options = {"objective.preset": preset, "train.steps": 2, "train.updates_per_batch": 2}
+    run = train(recipe(model, tmp_path, **options), reward=share_of_a)
+    for row in rows(run / "metrics.jsonl"):
+        assert row["updates/skipped"] == 0
+        assert math.isfinite(row["loss"])
+    before, after = load_file(model / "model.safetensors"), load_file(run / "model" / "model.safetensors")
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+# Resume
+
+
+STATEFUL: dict[str, dict[str, Any]] = {
+    "dynamic sampling": {"objective.preset": "dapo"},
+    "a renewed reference": {"objective.kl_coef": 0.1, "objective.kl_refresh": 1},
+    "a renewed reference of an adapter": {"objective.kl_coef": 0.1, "objective.kl_refresh": 1, "lora.rank": 4},
+    "a learned length weight": {"objective.preset": "token_preference"},
+    "a KL in the reward": {"objective.preset": "reinforce_pp"},
+}
+
+
+def sparse(completion: str) -> float:
+    """Few answers get it, so that many groups have no spread."""
+    return float(completion.startswith("a"))
+
+
+@pytest.mark.parametrize("what", STATEFUL)
+def test_resuming_is_exact_with(what: str, model: Path, tmp_path: Path) -> None:
+    options = {"train.save_every": 2, "train.keep_last": 9, "train.updates_per_batch": 2, **STATEFUL[what]}
+    if "lora.rank" in options:
+        pytest.importorskip("peft")
+    whole = train(recipe(model, tmp_path, **options, **{"train.name": "whole"}), reward=sparse)
+    half = tmp_path / "runs" / "half"
+    shutil.copytree(whole, half)
+    shutil.rmtree(half / "checkpoints" / "step_000004")
+    shutil.rmtree(half / "model")
+    train(resume=half, reward=sparse)
+    assert comparable(half) == comparable(whole)
+    assert (half / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
+    for path in (whole / "model").glob("*.safetensors"):
+        resumed = load_file(half / "model" / path.name)
+        assert all(torch.equal(tensor, resumed[name]) for name, tensor in load_file(path).items())
+
+
+def test_a_learned_length_weight_learns_and_is_recorded(model: Path, tmp_path: Path) -> None:
+    options = {"objective.preset": "token_preference", "rollout.stop": list("aeiou0123456789")}
+    run = train(recipe(model, tmp_path, **options), reward=lambda completion: len(completion) / 6)
+    path = [row["preference"] for row in rows(run / "metrics.jsonl")]
+    assert all(math.isfinite(value) for value in path)
+    assert len(set(path)) > 1
+
+
+# Dynamic sampling
+
+
+def groups_of(*rewards: list[float | None]) -> list[Group]:
+    return [
+        tiny.group([Row([1], [2 + n], [1], r) for n, r in enumerate(own)], number) for number, own in enumerate(rewards)
+    ]
+
+
+def drawing(*batches: list[Group]) -> Callable[[int], list[Group]]:
+    return lambda number: batches[number]
+
+
+def test_a12_groups_without_spread_are_dropped_and_others_sampled_in_their_place() -> None:
+    flat, mixed = [0.5, 0.5, 0.5, 0.5], [0.4, 0.6, 0.5, 0.5]
+    objective = resolve("dapo", {"overlong_penalty": 0.0})
+    batch = gather(drawing(groups_of(flat, mixed), groups_of(mixed, mixed)), objective, wanted=2, max_new_tokens=9)
+    assert [has_spread(group) for group in batch.kept] == [True, True]
+    assert (len(batch.dropped), batch.draws) == (2, 2)  # the flat one, and one too many
+    assert len(batch.sampled) == 4
+
+
+def test_refills_are_bounded_and_what_there_is_is_used() -> None:
+    objective = resolve("dapo", {"max_refills": 2, "overlong_penalty": 0.0})
+    batches = [groups_of([1.0, 1.0]), groups_of([0.0, 1.0]), groups_of([0.0, 0.0]), groups_of([0.0, 1.0])]
+    batch = gather(drawing(*batches), objective, wanted=2, max_new_tokens=9)
+    assert (len(batch.kept), len(batch.dropped), batch.draws) == (1, 2, 3)
+
+
+def test_without_a_filter_everything_is_kept() -> None:
+    batch = gather(drawing(groups_of([1.0, 1.0], [None, None])), Objective(), wanted=2, max_new_tokens=9)
+    assert (len(batch.kept), len(batch.dropped), batch.draws) == (2, 0, 1)
+
+
+def test_the_filter_looks_at_rewards_before_the_penalty() -> None:
+    same = tiny.group([Row([1], [2] * length, [1] * length, 1.0) for length in (2, 10)], 0)
+    kept = gather(lambda _: [same], resolve("dapo", {"max_refills": 1}), wanted=1, max_new_tokens=10)
+    assert (len(kept.kept), len(kept.dropped)) == (0, 2)
+
+
+def test_a_run_replaces_groups_and_records_them_as_not_kept(model: Path, tmp_path: Path) -> None:
+    run = train(recipe(model, tmp_path, **{"objective.preset": "dapo", "train.steps": 3}), reward=sparse)
+    metrics = rows(run / "metrics.jsonl")
+    assert sum(row["groups/draws"] for row in metrics) > 3
+    assert all(row["groups/kept"] <= 2 for row in metrics)
+    recorded = read_groups(run / "rollouts.jsonl")
+    assert len(recorded) == sum(row["groups/kept"] + row["groups/dropped"] for row in metrics)
+    assert sum(group.trajectories[0].kept for group in recorded) == sum(row["groups/kept"] for row in metrics)
+    assert {len(group.trajectories) for group in recorded} == {4}
+
+
+def test_a_run_without_any_spread_makes_no_step_and_says_so(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(
+        recipe(model, tmp_path, **{"objective.preset": "dapo", "train.steps": 1, "objective.max_refills": 1}),
+        reward=lambda completion: 1.0,
+    )
+    (row,) = rows(run / "metrics.jsonl")
+    assert (row["groups/kept"], row["groups/draws"], row["updates/empty"]) == (0, 2, 1)
+    assert "0 of 2 groups had reward spread after 2 draws" in capsys.readouterr().out.replace("\n", " ")
+
+
+# Long answers
+
+
+@pytest.mark.parametrize(("length", "penalty"), [(0, 0.0), (80, 0.0), (85, -0.25), (90, -0.5), (100, -1.0)])
+def test_overlong_penalty_is_that_of_dapos_equation_13(length: int, penalty: float) -> None:
+    assert overlong(length, share=0.2, limit=100) == pytest.approx(penalty)
+
+
+def test_penalty_is_part_of_reward_scores_and_last_step() -> None:
+    group = tiny.group([Row([1], [2] * 9, [1] * 9, 1.0), Row([1], [3], [1], None)], 0)
+    stepped = replace(group.trajectories[0], steps=((4, 0.25), (9, 0.75)))
+    shaped = penalise(replace(group, trajectories=(stepped, group.trajectories[1])), share=0.5, limit=10)
+    first, second = shaped.trajectories
+    assert first.reward == pytest.approx(0.2)
+    assert first.scores["overlong_penalty"] == pytest.approx(-0.8)
+    assert list(first.steps) == [(4, 0.25), (9, pytest.approx(-0.05))]
+    assert second.reward is None
+
+
+def test_a08_cut_answers_leave_or_stay_in_the_statistics_only() -> None:
+    group = tiny.group([Row([1], [2 + n], [1], r) for n, r in enumerate([1.0, 1.0, 0.0, 0.0])], 0)
+    cut = replace(group.trajectories[1], stop_reason="length")
+    group = replace(group, trajectories=(group.trajectories[0], cut, *group.trajectories[2:]))
+
+    (left,) = credit([group], resolve("dapo", {"overlong": "leave", "scale": "none"}))
+    assert left.advantages.tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+    assert denominator_of([left], Objective()) == 3.0
+
+    masked = resolve("dapo", {"overlong": "mask", "scale": "none"})
+    (stays,) = credit([group], masked)
+    assert stays.advantages.tolist() == pytest.approx([0.5, 0.5, -0.5, -0.5])
+    assert stays.coefficients.tolist() == [1.0, 0.0, 1.0, 1.0]
+    assert denominator_of([stays], masked) == 3.0
+    (batch,) = pack([stays], denominator=3.0, budget=100)
+    assert [member for _, member in batch.origin] == [0, 2, 3]
+
+    (kept,) = credit([group], resolve("dapo", {"scale": "none"}))
+    assert denominator_of([kept], Objective()) == 4.0
+
+
+# The reference
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_refreshing_makes_the_policy_its_own_reference(adapted: bool) -> None:
+    model, reference = tiny.model("llama", dtype=torch.float32), tiny.model("llama", dtype=torch.float32)
+    if adapted:
+        peft = pytest.importorskip("peft")
+        torch.manual_seed(0)
+        made = peft.LoraConfig(r=2, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+        model, reference = peft.get_peft_model(model, made), None
+    policy = Policy(model, 1.0, tiny.VOCABULARY, reference=reference)
+    group = tiny.group([Row([5, 6], [7, 8], [1, 1], 1.0), Row([5, 6], [9], [1], 0.0)], 0)
+    (batch,) = pack(credit([group], Objective()), denominator=1.0, budget=100)
+    start = policy.logprobs(batch).detach()
+
+    def move() -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.05)
+
+    move()
+    assert torch.allclose(policy.reference_logprobs(batch), start, atol=1e-6)
+    policy.refresh_reference()
+    moved = policy.logprobs(batch).detach()
+    assert not torch.allclose(moved, start)
+    assert torch.allclose(policy.reference_logprobs(batch), moved, atol=1e-6)
+    state = {name: value.clone() for name, value in policy.reference_state().items()}
+    move()
+    assert torch.allclose(policy.reference_logprobs(batch), moved, atol=1e-6)
+    assert not torch.allclose(policy.logprobs(batch), moved)
+    policy.refresh_reference()
+    policy.load_reference_state(state)
+    assert torch.allclose(policy.reference_logprobs(batch), moved, atol=1e-6)
+
+
+# Entropies
+
+
+@pytest.mark.parametrize("path", ["tree", "flat"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_entropies_are_those_of_the_distribution_that_drew_the_token(path: Any, family: str) -> None:
+    model = tiny.model(family)
+    policy = Policy(model, 0.7, tiny.VOCABULARY - 3, path=path)
+    group = tiny.group([Row([5, 6], [7, 8, 9], [1, 0, 1], 1.0), Row([5, 6], [7, 4], [1, 1], 0.0)], 0)
+    (batch,) = pack(credit([group], Objective()), denominator=1.0, budget=100, flat=path == "flat")
+    expected = []
+    for trajectory in group.trajectories:
+        logits = model(input_ids=torch.tensor([trajectory.tokens.tolist()])).logits[0, :, : tiny.VOCABULARY - 3]
+        probabilities = (logits.double() / 0.7).softmax(-1)
+        entropies = -(probabilities * probabilities.log()).sum(-1)
+        expected += [entropies[t - 1].item() for t in np.flatnonzero(trajectory.sampled)]
+    assert policy.entropies(batch).tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_top_entropy_keeps_the_share_and_its_ties() -> None:
+    from treewise.assess import learn_from_uncertain
+
+    group = tiny.group([Row([1], list(range(2, 12)), [1] * 10, 1.0), Row([1], [20] * 5, [1] * 5, 0.0)], 0)
+    credited = credit([group], Objective())
+    entropies = np.array([0.1, 0.9, 0.2, 0.8, 0.8, 0.3, 0.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0, 0.0, 0.5])
+    (kept,) = learn_from_uncertain(credited, [entropies], 0.2)  # three of fifteen
+    assert np.flatnonzero(kept.advantages).tolist() == [1, 3, 4]
+    (tied,) = learn_from_uncertain(credited, [entropies], 0.1)  # two, and the one that ties
+    assert np.flatnonzero(tied.advantages).tolist() == [1, 3, 4]
