@@ -13,7 +13,8 @@ import oracle
 import tiny
 from oracle import Row
 from treewise.axes import Objective
-from treewise.credit import CreditedGroup, credit, denominator
+from treewise.axes.aggregation import denominator
+from treewise.credit import CreditedGroup, credit
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy
 from treewise.presets import resolve

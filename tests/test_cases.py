@@ -23,9 +23,10 @@ from folders import tiny_tokenizer, write_problems, write_tiny_model
 from oracle import Row
 from treewise import checkpoint, models
 from treewise.axes import Objective
+from treewise.axes.aggregation import denominator
 from treewise.chat import Chat
 from treewise.config import Recipe
-from treewise.credit import credit, denominator
+from treewise.credit import credit
 from treewise.evaluate import summarise
 from treewise.logprobs import _chunks, head_logprobs
 from treewise.loop import train

@@ -32,8 +32,8 @@ objective.trust_region objective.weight_exponent objective.weight_max
 optimizer.beta1 optimizer.beta2 optimizer.learning_rate optimizer.max_grad_norm optimizer.schedule
 optimizer.warmup_steps optimizer.weight_decay
 reward
-rollout.group_size rollout.max_new_tokens rollout.max_rows rollout.problems_per_step rollout.stop
-rollout.temperature
+rollout.group_size rollout.max_new_tokens rollout.max_rows rollout.problems_per_step rollout.step_separator
+rollout.stop rollout.temperature
 train.keep_last train.max_skipped_steps train.minibatches train.name train.output train.save_every train.seed
 train.steps train.token_budget train.updates_per_batch
 """

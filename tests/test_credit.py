@@ -12,17 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treewise import objective as losses
-from treewise.axes import Aggregation, Objective
-from treewise.credit import (
-    coefficients,
-    credit,
-    denominator,
-    group_advantages,
-    process_advantages,
-    process_rewards,
-    reward_statistics,
-    token_weights,
-)
+from treewise.axes import Objective
+from treewise.axes.aggregation import Aggregation, coefficients, denominator, token_weights
+from treewise.credit import credit, group_advantages, process_advantages, process_rewards, reward_statistics
 from treewise.presets import PRESETS, resolve
 from treewise.tree import PrefixTree, build_tree
 from treewise.types import FloatArray, Group, Problem, Trajectory

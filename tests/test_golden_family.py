@@ -64,7 +64,8 @@ class Inputs:
                 [
                     rows[int(answer.text)][t]
                     for answer in group.trajectories
-                    for t in np.flatnonzero(self.masks[int(answer.text)])
+                    for t, sampled in enumerate(self.masks[int(answer.text)])
+                    if sampled
                 ],
                 dtype=np.float64,
             )
@@ -181,10 +182,10 @@ def take(
         trajectory=trajectory,
         objective=objective,
     )
-    if callable(times):
-        times = times(Seen(np.exp(given.flat(now, credited) - before), terms.corrections.numpy(), trajectory.numpy()))
+    seen = Seen(np.exp(given.flat(now, credited) - before), terms.corrections.numpy(), trajectory.numpy())
+    factor = times(seen) if callable(times) else times
     coefficients = np.concatenate([group.coefficients for group in credited]) / denominator_of(credited, objective)
-    value = loss(terms, tensor(coefficients * times))
+    value = loss(terms, tensor(coefficients * factor))
     value.backward()
     assert leaf.grad is not None
     kl = None if terms.kl is None else terms.kl.detach().numpy()
@@ -229,7 +230,7 @@ def dppo(bound: float) -> dict[str, Any]:
 
 def relative_clip(seen: Seen) -> FloatArray:
     """verl's weight of CISPO over ours."""
-    return seen.ratios.clip(0.8, 1.2) / seen.ratios.clip(max=5.0)
+    return np.clip(seen.ratios, 0.8, 1.2) / np.minimum(seen.ratios, 5.0)
 
 
 def geometric(seen: Seen) -> FloatArray:
@@ -477,11 +478,12 @@ def by_group(groups: Sequence[CreditedGroup]) -> FloatArray:
 
 def by_tokens(groups: Sequence[CreditedGroup]) -> FloatArray:
     """1e-8 beside the variance and the count, where our 1e-4 is beside the standard deviation."""
-    every = np.concatenate([group.advantages for group in groups])
+    every: FloatArray = np.concatenate([group.advantages for group in groups])
     count = len(every)
     centred = every - every.sum() / (count + 1e-8)
     variance = (centred**2).sum() / (count + 1e-8) * count / (count - 1)
-    return centred / np.sqrt(variance + 1e-8)
+    whitened: FloatArray = centred / np.sqrt(variance + 1e-8)
+    return whitened
 
 
 @dataclass(frozen=True, slots=True)

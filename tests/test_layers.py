@@ -14,7 +14,7 @@ import treewise
 ROOT = Path(treewise.__file__).parent
 
 LAYERS = [
-    {"types", "text", "config", "recipe", "axes", "presets", "tree", "credit"},
+    {"types", "text", "steps", "config", "recipe", "axes", "presets", "tree", "credit"},
     {"packing", "objective", "logprobs"},
     {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "tasks", "chat"},
     {
@@ -37,7 +37,7 @@ LAYERS = [
 # Within a layer imports are allowed along these arrows only.
 WITHIN = {
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("axes", "tree"), ("axes", "types"),
-    ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"),
+    ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "steps"),
     ("recipe", "config"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"),

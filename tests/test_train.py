@@ -68,7 +68,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "lambda_grpo", "tree_rloo", "gspo", "cispo", "rloo"])
+@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "lambda_grpo", "tree_rloo", "gspo", "cispo", "tempo"])
 def test_a_tiny_model_learns_what_is_rewarded(model: Path, tmp_path: Path, preset: str) -> None:
     run = train(
         recipe(

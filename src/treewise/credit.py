@@ -18,8 +18,9 @@ from typing import Literal
 
 import numpy as np
 
-from treewise.axes import Aggregation, Objective
+from treewise.axes import Objective
 from treewise.axes.advantage import SPREAD_TOLERANCE, STD_EPSILON, Decoupled, Outcomes, prefix_values
+from treewise.axes.aggregation import coefficients, denominator
 from treewise.axes.scale import SCALES
 from treewise.tree import PrefixTree, build_tree
 from treewise.types import BoolArray, FloatArray, Group, Trajectory
@@ -111,48 +112,14 @@ def process_advantages(
     return (process_rewards(tree, rewards) - mean) / (std + epsilon if scale == "std" else 1.0)
 
 
-def token_weights(tree: PrefixTree, *, exponent: float) -> FloatArray:
-    """|λ(i,t)|^(−p) for every sampled token, [A] float64.
-
-    p = 0 is GRPO, p = 1 is λ-GRPO (arXiv 2509.21154), p = ½ is what TreeRL's code does (arXiv 2506.11902).
-    """
-    return tree.size[tree.index].astype(np.float64) ** -exponent
-
-
-def denominator(lengths: Sequence[int], *, aggregation: Aggregation, max_completion_tokens: int | None = None) -> float:
-    """D of one optimizer step: what the sum over tokens is divided by.
-
-    Args:
-        lengths: sampled tokens of every scored trajectory of **all** groups of the step, on every rank.
-        aggregation: `token` Σ lengths, `sequence` and `sum` their number, `constant` number × max tokens.
-    """
-    match aggregation:
-        case "token":
-            return float(sum(lengths))
-        case "sequence" | "sum":
-            return float(len(lengths))
-        case "constant":
-            assert max_completion_tokens is not None, "constant aggregation needs max_completion_tokens"
-            return float(len(lengths) * max_completion_tokens)
-
-
-def coefficients(tree: PrefixTree, *, exponent: float, aggregation: Aggregation) -> FloatArray:
-    """What each token's term counts before the division by D, [A] float64: |λ|^(−p), also divided by
-    the trajectory's sampled length under `sequence` aggregation."""
-    weights = token_weights(tree, exponent=exponent)
-    if aggregation != "sequence":
-        return weights
-    lengths = np.bincount(tree.trajectory, minlength=tree.count)
-    return weights / lengths[tree.trajectory]
-
-
 @dataclass(frozen=True, slots=True)
 class CreditedGroup:
     """The scored trajectories of a group, their prefix tree, and what each sampled token is worth.
 
     Attributes:
         group: where they come from; trajectories without a verdict are only in here.
-        trajectories: the scored ones, in the group's order.
+        members: [G] which of the group's trajectories are scored.
+        trajectories: the scored ones.
         tree: their prefix tree.
         trained: [G] false for a trajectory that counts in the group's statistics only (overlong = mask).
         advantages: [A] advantage of every sampled token.
@@ -160,6 +127,7 @@ class CreditedGroup:
     """
 
     group: Group
+    members: tuple[int, ...]
     trajectories: tuple[Trajectory, ...]
     tree: PrefixTree
     trained: BoolArray
@@ -247,7 +215,8 @@ def credit(
     Raises:
         ValueError: if the objective is not defined for these rewards or groups.
     """
-    scored = [tuple(t for t in group.trajectories if _counts(t, objective, weights)) for group in groups]
+    members = [tuple(n for n, t in enumerate(group.trajectories) if _counts(t, objective, weights)) for group in groups]
+    scored = [tuple(group.trajectories[n] for n in own) for group, own in zip(groups, members, strict=True)]
     trees = [build_tree([t.tokens for t in rows], [t.sampled for t in rows]) for rows in scored]
     outcomes = [
         _outcomes(group, rows, tree, weights, None if penalties is None else penalties[number])
@@ -266,7 +235,7 @@ def credit(
         per_token = True
     scaled = SCALES[objective.scale](values, compared)
     credited = []
-    for group, rows, outcome, value, same in zip(groups, scored, outcomes, scaled, alike, strict=True):
+    for group, own, rows, outcome, value, same in zip(groups, members, scored, outcomes, scaled, alike, strict=True):
         tree = outcome.tree
         advantages = value if per_token else outcome.spread(value)
         trained = np.array([objective.overlong != "mask" or t.stop_reason != "length" for t in rows], dtype=bool)
@@ -274,6 +243,7 @@ def credit(
         credited.append(
             CreditedGroup(
                 group=group,
+                members=own,
                 trajectories=rows,
                 tree=tree,
                 trained=trained,

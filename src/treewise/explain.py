@@ -15,8 +15,9 @@ from typing import TypedDict
 import numpy as np
 
 from treewise.axes import Objective
+from treewise.axes.aggregation import token_weights
 from treewise.axes.length_weight import LearnedPreference
-from treewise.credit import CreditedGroup, credit, denominator_of, token_weights
+from treewise.credit import CreditedGroup, credit, denominator_of
 from treewise.records import RecordedGroup, RecordedTrajectory
 from treewise.types import FloatArray, Group, IntArray, Problem, Trajectory
 
@@ -58,7 +59,7 @@ def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> Los
 
     recorded = [_as_group(group) for group in groups]
     credited = credit(recorded, objective)
-    scored = [row for group, own in zip(groups, credited, strict=True) for row in _scored(group, own)]
+    scored = [group.trajectories[n] for group, own in zip(groups, credited, strict=True) for n in own.members]
     bounds = np.cumsum([len(group.tree.index) for group in credited])[:-1]
     now, old, ref, sampler = _logprob_columns(scored, objective)
     if objective.kl_coef and objective.kl_in == "reward":
@@ -119,13 +120,6 @@ def _as_group(group: RecordedGroup) -> Group:
     )
     branched = any(row.branched for row in group.trajectories)
     return Group(Problem(id=str(group.id), prompt=""), trajectories, branched)
-
-
-def _scored(group: RecordedGroup, credited: CreditedGroup) -> list[RecordedTrajectory]:
-    """The rows that the objective counts."""
-    kept = {id(trajectory) for trajectory in credited.trajectories}
-    pairs = zip(group.trajectories, credited.group.trajectories, strict=True)
-    return [row for row, trajectory in pairs if id(trajectory) in kept]
 
 
 def _length_weights(group: CreditedGroup, objective: Objective) -> FloatArray:

@@ -58,14 +58,14 @@ def token_terms(
     corrections = objective.correction(old_logprobs - sampler_logprobs, trajectory)
     base = sampler_logprobs if objective.ratio_base == "sampler" else old_logprobs
     log_ratios = RATIOS[objective.ratio](logprobs - base, trajectory)
-    # Every surrogate is proportional to |a|, so a weight on the surrogate is a weight on the advantage.
-    surrogate = objective.trust_region(Tokens(logprobs, base, advantages * corrections, trajectory, log_ratios))
+    surrogate = objective.trust_region(Tokens(logprobs, base, advantages, trajectory, log_ratios))
+    values = corrections * surrogate.values
     ratios = bounded_exp(log_ratios)
     if objective.kl_coef == 0.0 or objective.kl_in == "reward":
-        return TokenTerms(surrogate.values, ratios, surrogate.clipped, corrections, None)
+        return TokenTerms(values, ratios, surrogate.clipped, corrections, None)
     assert ref_logprobs is not None, "kl_coef is set, so reference log-probs are needed"
     kl = ESTIMATORS[objective.kl_estimator](logprobs - ref_logprobs, logprobs - old_logprobs)
-    return TokenTerms(surrogate.values - objective.kl_coef * kl, ratios, surrogate.clipped, corrections, kl)
+    return TokenTerms(values - objective.kl_coef * kl, ratios, surrogate.clipped, corrections, kl)
 
 
 def loss(terms: TokenTerms, coefficients: Tensor) -> Tensor:

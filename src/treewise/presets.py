@@ -187,6 +187,8 @@ def _contradictions(objective: Objective, given: Mapping[str, Any]) -> Iterator[
     needed = {"log_clip": "token", "dppo": "token", "vespo": "product"}.get(region, objective.ratio)
     if needed != objective.ratio:
         yield f"trust_region {region!r} needs ratio {needed!r}, not {objective.ratio!r}"
+    if objective.top_entropy is not None and region == "log_clip":
+        yield "top_entropy learns from single tokens, and trust_region 'log_clip' from the mean of an answer's tokens"
     if objective.scale == "mean" and rule != "group_mean":
         yield f"scale 'mean' belongs to advantage 'group_mean', not to {rule!r}"
     if objective.scale == "std" and not objective.advantage.group_relative:

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import Field
 
 from treewise.axes.advantage import ADVANTAGES, Advantage, GroupMean
+from treewise.axes.aggregation import Aggregation
 from treewise.axes.correction import CORRECTIONS, Correction, NoCorrection
 from treewise.axes.length_weight import LENGTH_WEIGHTS, LengthWeight, NoLengthWeight
 from treewise.axes.trust_region import TRUST_REGIONS, Clip, TrustRegion
 
-Aggregation = Literal["sequence", "token", "constant", "sum"]
 Scale = Literal["std", "none", "mean", "batch_std", "whiten", "whiten_tokens"]
 Ratio = Literal["token", "sequence", "sequence_token", "product"]
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
