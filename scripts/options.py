@@ -26,6 +26,7 @@ def render() -> str:
             title = about if "." in name and about else (Recipe.model_fields[head].description or "")
             lines += [f"\n## {head}\n", f"{title.strip()}\n", "| option | default | |", "|---|---|---|"]
         shown = "" if default is None or default in ((), {}) else f"`{default}`"
+        shown = shown.replace("\n", "\\n")
         if head == "reward":
             shown = '`[{function = "…", weight = 1}]`'
         lines.append(f"| `{name}` | {shown} | {text.replace('|', chr(92) + '|')} |")

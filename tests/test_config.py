@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from treewise.axes import Objective
-from treewise.axes.trust_region import Clip
+from treewise.axes.trust_region import Clip, Dppo, Sapo
 from treewise.config import Recipe
 from treewise.presets import resolve
 from treewise.recipe import bundled_recipes, load_recipe, make_recipe, options, parse_overrides
@@ -156,3 +156,50 @@ def test_every_bundled_recipe_is_valid(name: str) -> None:
 def test_an_override_of_a_section_that_is_none_is_an_error() -> None:
     with pytest.raises(ValueError, match="train = 3 in the recipe is not a section, so train.steps can't be set"):
         make_recipe({"train": 3}, {"train.steps": 4})
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "message"),
+    [
+        ("grpo", {"kappa": 2.0}, "objective.kappa has no effect: it belongs to advantage = 'tree_rloo'"),
+        ("sapo", {"clip_low": 0.1}, "objective.clip_low has no effect: it belongs to trust_region = 'clip'"),
+        ("grpo", {"weight_max": 3.0}, "it belongs to trust_region = 'cispo' and trust_region = 'dppo'"),
+        ("grpo", {"clip_max": 1.1}, "must be above 1 + clip_high"),
+        ("grpo", {"epsilon": 0.1}, "unknown option objective.epsilon"),
+        ("gspo", {"trust_region": "log_clip"}, "trust_region 'log_clip' needs ratio 'token', not 'sequence'"),
+        ("grpo", {"trust_region": "vespo"}, "trust_region 'vespo' needs ratio 'product'"),
+        ("tempo", {"scale": "mean"}, "scale 'mean' belongs to advantage 'group_mean'"),
+        ("tempo", {"scale": "whiten"}, "has one a token; choose 'whiten_tokens'"),
+        ("reinforce_pp", {"scale": "std"}, "advantage 'return_to_go' is not relative to a group"),
+        ("dppo", {"correction": "mask", "max_completion_tokens": 9}, "correction must be 'none'"),
+        ("grpo", {"kl_refresh": 5}, "objective.kl_refresh has no effect with kl_coef 0"),
+        ("grpo", {"kl_in": "reward"}, "objective.kl_in has no effect with kl_coef 0"),
+        ("grpo", {"max_refills": 5}, "objective.max_refills has no effect with group_filter 'none'"),
+        ("gdpo", {"kl_coef": 0.1, "kl_in": "reward"}, "would lose a KL in the reward"),
+        ("gdpo", {"overlong_penalty": 0.1}, "normalises every reward function"),
+        ("gmpo", {"top_entropy": 0.2}, "top_entropy learns from single tokens"),
+    ],
+)
+def test_options_that_contradict_each_other_or_do_nothing_are_errors(
+    preset: str, overrides: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        resolve(preset, overrides)
+    assert message in str(caught.value)
+
+
+def test_another_value_on_an_axis_takes_nothing_from_the_presets_value() -> None:
+    assert resolve("dapo", {"trust_region": "sapo"}).trust_region == Sapo()
+    assert resolve("cispo", {"trust_region": "dppo"}).trust_region == Dppo()
+    assert resolve("dapo", {"trust_region": "clip"}).trust_region == Clip(clip_high=0.28)
+
+
+def test_none_is_a_word_where_an_axis_has_it_and_unsets_elsewhere() -> None:
+    found = parse_overrides(["--objective.scale", "none", "--objective.kl_coef", "none"])
+    assert found == {"objective.scale": "none", "objective.kl_coef": None}
+
+
+def test_a_trust_region_without_effect_is_refused_and_one_against_the_sampler_is_not() -> None:
+    with pytest.raises(ValueError, match="objective.trust_region has no effect"):
+        make_recipe({}, {"objective.trust_region": "sapo"})
+    make_recipe({}, {"objective.preset": "dppo", "objective.divergence_low": 0.1})

@@ -10,6 +10,7 @@ import pytest
 
 from folders import write_tiny_model
 from treewise.cli import main
+from treewise.presets import PRESETS
 from treewise.recipe import load_recipe, make_recipe, options, parse_overrides
 from treewise.sources import read_rows
 
@@ -25,6 +26,25 @@ def test_the_page_of_options_is_up_to_date() -> None:
     from options import render  # scripts/options.py
 
     assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == render()
+
+
+def test_the_page_of_objectives_is_up_to_date() -> None:
+    from objectives import PAGE, TABLES, render  # scripts/objectives.py
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == render(page)
+    for name, kinds in {**TABLES, "presets": PRESETS}.items():
+        assert f"<!-- {name} -->" in page
+        assert all(f"| `{value}` |" in page for value in kinds)
+
+
+def test_every_value_of_an_axis_has_a_formula_and_a_source() -> None:
+    from objectives import TABLES
+
+    for name, kinds in TABLES.items():
+        for value, kind in kinds.items():
+            assert (kind.__doc__ or "").startswith("`"), (name, value)
+            assert "Source: " in (kind.__doc__ or "") or value in ("none", "k1", "k2"), (name, value)
 
 
 def test_the_recipe_in_the_readme_is_valid() -> None:
@@ -63,7 +83,8 @@ def test_every_option_that_the_documents_name_exists() -> None:
     sections = {name.partition(".")[0] for name in known}
     table = (ROOT / "docs" / "coming-from-trl.md").read_text(encoding="utf-8")
     ours = "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
-    for name in re.findall(r"(?:--|`)([a-z]+\.[a-z_]+)\b(?!\()", README + ours):
+    objectives = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
+    for name in re.findall(r"(?:--|`)([a-z]+\.[a-z_]+)\b(?!\()", README + ours + objectives):
         if name.partition(".")[0] in sections and not name.endswith((".toml", ".jsonl", ".py", ".md")):
             assert name in known
 

@@ -34,10 +34,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "grpo_process"])
+def share_of_a_in_steps(steps: list[str]) -> list[float]:
+    """The same, step by step."""
+    return [share_of_a(step) for step in steps]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_trains(model: Path, tmp_path: Path, preset: str) -> None:
     options = {"objective.preset": preset, "train.steps": 2, "train.updates_per_batch": 2}
-    run = train(recipe(model, tmp_path, **options), reward=share_of_a)
+    reward = share_of_a_in_steps if preset == "grpo_process" else share_of_a
+    run = train(recipe(model, tmp_path, **options), reward=reward)
     for row in rows(run / "metrics.jsonl"):
         assert row["updates/skipped"] == 0
         assert math.isfinite(row["loss"])

@@ -19,6 +19,7 @@ import tiny
 from oracle_presets import Answer, Batch
 from treewise.assess import assess
 from treewise.axes.length_weight import LearnedPreference
+from treewise.credit import denominator_of
 from treewise.packing import MicroBatch
 from treewise.policy import Policy
 from treewise.presets import PRESETS, resolve
@@ -125,6 +126,24 @@ def test_loss_and_gradient_are_those_of_the_papers_formula(name: str, number: in
         scale = max(float(np.abs(slopes).max()), abs(value), 1e-300)
         assert loss == pytest.approx(value, rel=1e-9, abs=1e-9 * scale)
         np.testing.assert_allclose(found, slopes, rtol=1e-9, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", PRESETS)
+def test_ranks_only_sum_once_credit_and_d_are_those_of_the_whole_step(name: str, ranks: int) -> None:
+    value, slopes = by_treewise(name, example(name, 0), budget=10**6)
+    batch = example(name, 0)
+    objective = resolve(name, {}, max_new_tokens=batch.max_completion_tokens)
+    policy: Any = Table(batch)
+    credited = assess(policy.groups, policy, objective, weights=batch.weights, budget=10**6)
+    total = denominator_of(credited, objective)
+    parts = [credited[rank::ranks] for rank in range(ranks)]
+    minibatches = [prepare(part, policy, objective, budget=10**6, keep_old=True, total=total) for part in parts]
+    policy.moved = True
+    preference = batch.preference if isinstance(objective.length_weight, LearnedPreference) else None
+    losses = [accumulate(minibatch, policy, objective, preference).loss for minibatch in minibatches]
+    assert sum(losses) == pytest.approx(value, rel=1e-9, abs=1e-12)
+    np.testing.assert_allclose(gradients(batch), slopes, rtol=1e-9, atol=1e-12)
 
 
 def model_step(name: str, path: str, *, budget: int) -> Any:

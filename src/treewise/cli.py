@@ -77,7 +77,7 @@ def _option_help() -> str:
         "The defaults are those of an empty recipe; the quick start sets its own.",
     ]
     for name, default, text in options():
-        shown = "" if default in (None, (), {}) or name == "reward" else f" (default {default})"
+        shown = "" if default in (None, (), {}) or name == "reward" else f" (default {default})".replace("\n", "\\n")
         lines.append(f"  --{name}  {text}{shown}")
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from treewise.axes import Objective, owners
 from treewise.axes import options as objective_options
 from treewise.presets import PRESETS, resolve
+from treewise.steps import SEPARATOR
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
@@ -86,7 +87,19 @@ class RolloutSection(Section):
     max_new_tokens: Positive = Field(256, description="an answer is cut here and counted as truncated")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="of sampling, and of the log-probs in the loss")
     stop: tuple[str, ...] = Field((), description="strings that end an answer")
+    step_separator: Annotated[str, Field(min_length=1)] = Field(
+        SEPARATOR, description="text that ends a step, for reward functions with the parameter `steps`"
+    )
     max_rows: Positive = Field(64, description="answers sampled at one time; lower it to save memory")
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> RolloutSection:
+        if r"\n" in self.step_separator:
+            raise ValueError(
+                f"rollout.step_separator = {self.step_separator!r} has a backslash and an n in the place of a line "
+                "break; in a shell write --rollout.step_separator $'\\n\\n'"
+            )
+        return self
 
 
 class _Objective(Section):

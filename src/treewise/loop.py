@@ -116,6 +116,7 @@ def _loop(
             chat=session.chat,
             rewards=session.rewards,
             seed=(loop.seed, TRAINING, progress.batches + refill),
+            step_separator=rollout.step_separator,
         )
 
     for step in range(progress.step, loop.steps):
@@ -189,6 +190,7 @@ def _evaluate(
         rewards=session.rewards,
         # The same seed each time: two evaluations differ by the weights only.
         seed=(recipe.train.seed, EVALUATION),
+        step_separator=recipe.rollout.step_separator,
     )
     evaluation = summarise(groups)
     row = evaluation.row(progress.step)

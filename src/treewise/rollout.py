@@ -21,6 +21,7 @@ from treewise.chat import Chat
 from treewise.env.single_turn import SingleTurn
 from treewise.reward import Reply, Reward, Verdict, score
 from treewise.sampler import Request, Sampler
+from treewise.steps import SEPARATOR, last_tokens, split_steps
 from treewise.types import Completion, Group, Problem, Sampling, Trajectory
 
 
@@ -33,6 +34,7 @@ def collect(
     chat: Chat,
     rewards: Sequence[Reward],
     seed: Sequence[int],
+    step_separator: str = SEPARATOR,
 ) -> list[Group]:
     """Sample and judge a group of answers to each problem.
 
@@ -40,12 +42,13 @@ def collect(
         problems: one group each, in this order.
         group_size: G.
         seed: identifies the batch; answer g of problem p draws from the seed (*seed, p, g).
+        step_separator: what ends a step of an answer, for rewards that judge steps.
 
     Raises:
         ValueError: for an empty or over-long prompt, or a reward that is wrong for every reply. A reward
             that fails on one reply leaves that trajectory without a verdict.
     """
-    work = _collect(problems, group_size, sampler, sampling, chat, rewards, tuple(seed))
+    work = _collect(problems, group_size, sampler, sampling, chat, rewards, tuple(seed), step_separator)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -63,6 +66,7 @@ async def _collect(
     chat: Chat,
     rewards: Sequence[Reward],
     seed: tuple[int, ...],
+    step_separator: str,
 ) -> list[Group]:
     episodes = [SingleTurn(problem) for problem in problems for _ in range(group_size)]
     starts = await asyncio.gather(*(episode.start() for episode in episodes))
@@ -76,11 +80,20 @@ async def _collect(
     texts = [_text(completion, sampling, chat) for completion in completions]
     await asyncio.gather(*(episode.step(text) for episode, text in zip(episodes, texts, strict=True)))
     replies = [
-        Reply(problems[number // group_size], text, chat.prefill, completion.tokens.tolist())
+        Reply(
+            problems[number // group_size],
+            text,
+            prefill=chat.prefill,
+            completion_ids=completion.tokens.tolist(),
+            steps=split_steps(text, step_separator),
+        )
         for number, (text, completion) in enumerate(zip(texts, completions, strict=True))
     ]
     verdicts = await score(rewards, replies)
-    trajectories = [_trajectory(*parts) for parts in zip(prefixes, completions, texts, verdicts, strict=True)]
+    trajectories = [
+        _trajectory(prompt, completion, reply, verdict, chat)
+        for prompt, completion, reply, verdict in zip(prefixes, completions, replies, verdicts, strict=True)
+    ]
     return [
         Group(problem, tuple(trajectories[number * group_size : (number + 1) * group_size]))
         for number, problem in enumerate(problems)
@@ -95,16 +108,21 @@ def _text(completion: Completion, sampling: Sampling, chat: Chat) -> str:
     return text
 
 
-def _trajectory(prompt: np.ndarray, completion: Completion, text: str, verdict: Verdict) -> Trajectory:
+def _trajectory(prompt: np.ndarray, completion: Completion, reply: Reply, verdict: Verdict, chat: Chat) -> Trajectory:
     length = len(completion.tokens)
+    ends = last_tokens(reply.steps, reply.completion_ids, chat.decode) if verdict.steps else []
+    steps: dict[int, float] = {}
+    for end, value in zip(ends, verdict.steps, strict=True):  # of two steps that end in one token the rewards add up
+        steps[len(prompt) + end] = steps.get(len(prompt) + end, 0.0) + value
     return Trajectory(
         tokens=np.concatenate([prompt, completion.tokens]).astype(np.int64),
         sampled=np.concatenate([np.zeros(len(prompt), dtype=bool), np.ones(length, dtype=bool)]),
         logprobs=np.concatenate([np.zeros(len(prompt)), completion.logprobs]),
-        text=text,
+        text=reply.completion,
         reward=verdict.reward,
         stop_reason=completion.stop_reason,
         scores=verdict.scores,
         cause=verdict.cause,
         version=completion.version,
+        steps=tuple(steps.items()),
     )

@@ -22,7 +22,7 @@ from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, head_is_plain, self_check
 from treewise.reward import Reward
-from treewise.reward.load import load_reward
+from treewise.reward.load import check_steps, load_reward
 from treewise.sampler.hf import HFSampler, max_length
 from treewise.sources import Rows, has_splits
 from treewise.text import inert
@@ -200,6 +200,11 @@ def open_session(
     logging.disable_progress_bar()
     tokenizer = models.load_tokenizer(recipe.model.path)
     objective = recipe.objective.resolve(max_new_tokens=recipe.rollout.max_new_tokens)
+    if reward is not None:
+        rewards: tuple[Reward, ...] = (load_reward(reward),)
+    else:
+        rewards = tuple(load_reward(item.function, weight=item.weight) for item in recipe.reward)
+    check_steps(rewards, advantage=objective.name("advantage"), separator=recipe.rollout.step_separator)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = _load_trainable(recipe, str(source or recipe.model.path)).to(device)
     chat = Chat(
@@ -230,10 +235,6 @@ def open_session(
         notes.append("no evaluation: eval.source belongs to data.source, which problems= replaces; pass held_out=")
     elif recipe.eval != EvalSection():
         raise ValueError("the eval section has no effect without held-out problems: set eval.source, or pass held_out=")
-    if reward is not None:
-        rewards: tuple[Reward, ...] = (load_reward(reward),)
-    else:
-        rewards = tuple(load_reward(item.function, weight=item.weight) for item in recipe.reward)
     section = recipe.optimizer
     dtype = compute_dtype(recipe.model.dtype)
     optimizer = Optimizer(

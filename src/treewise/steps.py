@@ -14,6 +14,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+SEPARATOR = "\n"  # the default
+
 
 def split_steps(text: str, separator: str) -> list[str]:
     """The steps of `text`, which they make up again when they are joined; none if it is empty or only white space."""

@@ -65,19 +65,16 @@ async def score(rewards: Sequence[Reward], replies: Sequence[Reply]) -> list[Ver
 
 
 def _lay_out(verdict: Verdict, rewards: Sequence[Reward], judged: Sequence[Judged], count: int) -> Verdict:
-    """With Σ weight · score of each of `count` steps, if one was judged; what a whole reply gets comes with the last."""
-    if verdict.reward is None or not any(
-        reward.weight and one.steps for reward, one in zip(rewards, judged, strict=True)
-    ):
+    """The verdict with what came with each of `count` steps; what the whole reply got comes with the last of them."""
+    weighted = [(reward.weight, one) for reward, one in zip(rewards, judged, strict=True) if reward.weight]
+    if verdict.reward is None or not any(one.steps for _, one in weighted):
         return verdict
     steps = [0.0] * count
-    for reward, one in zip(rewards, judged, strict=True):
-        if reward.weight:
-            own = one.steps or (*[0.0] * (count - 1), one.score or 0.0)
-            steps = [total + reward.weight * value for total, value in zip(steps, own, strict=True)]
-    largest = max(steps, key=abs)
-    if not abs(largest) < LARGEST_REWARD:
-        return Verdict(None, verdict.scores, f"the weighted sum of a step is {largest}")
+    for weight, one in weighted:
+        scores = one.steps or (*[0.0] * (count - 1), one.score or 0.0)
+        steps = [total + weight * value for total, value in zip(steps, scores, strict=True)]
+    if not all(abs(total) < LARGEST_REWARD for total in steps):
+        return Verdict(None, verdict.scores, f"the weighted sums of the steps are {steps}")
     return replace(verdict, steps=tuple(steps))
 
 

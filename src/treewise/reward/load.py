@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from treewise.reward import Reward
+from treewise.steps import SEPARATOR
 
 # Imported on use, because some need more than the core packages. A class makes a reward with a state.
 BUILT_IN = {
@@ -49,6 +50,24 @@ def load_reward(spec: str | Callable[..., Any], *, weight: float = 1.0, name: st
         there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ValueError(f"{where} has no function {attribute!r}; it has {', '.join(there) or 'none'}")
     return Reward(name or attribute, function, weight)
+
+
+def check_steps(rewards: Sequence[Reward], *, advantage: str, separator: str) -> None:
+    """Refuse what has no effect where no function with a weight judges steps.
+
+    Raises ValueError for the advantage rule `steps`, which would be that of whole answers, and for a separator.
+    """
+    takes_steps = [reward for reward in rewards if reward.takes == "steps"]
+    names = ", ".join(reward.name for reward in rewards)
+    if advantage == "steps" and not any(reward.weight for reward in takes_steps):
+        raise ValueError(
+            f"objective.advantage = 'steps' has no effect: no reward function with a weight judges steps ({names}); "
+            "give one with a parameter `steps`, def judge(steps, answer) -> list[float]"
+        )
+    if separator != SEPARATOR and not takes_steps:
+        raise ValueError(
+            f"rollout.step_separator = {separator!r} has no effect: no reward function judges steps ({names})"
+        )
 
 
 def _load_file(path: Path) -> ModuleType:
