@@ -7,8 +7,8 @@
         └──┴─────┴──▶ ρ
            1   1 + ε
 
-Every region is a small frozen object with its options and a pure function of `Tokens`. At ρ = 1 all of them have
-the gradient a · ∇log π; their values may differ.
+Every region is a small frozen object with its options and a pure function of `Tokens`. At ρ = 1 all of them have the
+gradient of the unclipped form, ρ · a (for `log_clip` that of an answer's mean ρ); their values may differ.
 """
 
 from __future__ import annotations
