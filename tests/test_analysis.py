@@ -566,6 +566,7 @@ def test_terms_sum_to_loss_times_denominator_and_grad_is_its_derivative(preset: 
                 r,
                 **{k: rng.normal(-1, 0.3, len(a)).tolist() for k in columns},
                 scores={"right": r},
+                steps=((0, 0.3), (len(a) - 1, 0.1 * r)) if r and len(a) > 1 else (),
             )
             for a, r in zip(answers, [0, 1, 0.5, 1, None, 0], strict=True)
         ]

@@ -120,7 +120,9 @@ def by_autograd(chosen: Objective, size: int) -> FloatArray:
 def test_the_rloo_preset_is_unbiased_although_its_aggregation_divides_by_lengths() -> None:
     # The ratio of the whole answer stands at each of its tokens, so 1/length is made good. A constant isn't.
     np.testing.assert_allclose(by_autograd(resolve("rloo", {"kl_coef": 0.0}), 3), GRADED.truth, rtol=0, atol=1e-10)
-    constant = resolve("rloo", {"kl_coef": 0.0, "aggregation": "constant"}, max_new_tokens=3)
+    with pytest.raises(ValueError, match="a long answer would count by its length"):
+        resolve("rloo", {"kl_coef": 0.0, "aggregation": "constant"}, max_new_tokens=3)
+    constant = replace(resolve("rloo", {"kl_coef": 0.0}), aggregation="constant", max_completion_tokens=3)
     assert residual(by_autograd(constant, 3), GRADED.truth) > 0.05
 
 

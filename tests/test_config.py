@@ -177,7 +177,15 @@ def test_an_override_of_a_section_that_is_none_is_an_error() -> None:
         ("grpo", {"max_refills": 5}, "objective.max_refills has no effect with group_filter 'none'"),
         ("gdpo", {"kl_coef": 0.1, "kl_in": "reward"}, "would lose a KL in the reward"),
         ("gdpo", {"overlong_penalty": 0.1}, "normalises every reward function"),
-        ("gmpo", {"top_entropy": 0.2}, "top_entropy learns from single tokens"),
+        ("gspo", {"advantage": "tree_rloo"}, "so advantage 'tree_rloo' would be averaged away; choose ratio 'token'"),
+        ("gspo", {"weight_exponent": 1.0}, "so weight_exponent 1 would be averaged away"),
+        ("gspo", {"correction": "mask"}, "choose correction_level 'sequence' or 'geometric'"),
+        ("rloo", {"aggregation": "token"}, "choose aggregation 'sequence', not 'token'"),
+        ("cispo", {"length_weight": "learned"}, "is no measure of an answer's worth"),
+        ("maxrl", {"overlong_penalty": 0.1}, "needs rewards of at least 0"),
+        ("grpo", {"kl_coef": 0.1, "kl_in": "reward"}, "scale 'std' divides a KL in the reward, too"),
+        ("gdpo", {"scale": "batch_std"}, "has divided every score already"),
+        ("gmpo", {"top_entropy": 0.2}, "so top_entropy 0.2 would be averaged away"),
     ],
 )
 def test_options_that_contradict_each_other_or_do_nothing_are_errors(

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 import torch
 
-from treewise.assess import kl_penalty, learn_from_uncertain
+from treewise.assess import kl_estimate, learn_from_uncertain
 from treewise.axes import Estimator, Objective
+from treewise.axes.correction import Truncate
 from treewise.credit import CreditedGroup, credit, denominator_of
 from treewise.objective import loss, token_terms
 from treewise.presets import resolve
@@ -126,7 +127,7 @@ def assessed(given: Inputs, objective: Objective, *, old: Rows, reference: Rows)
         given.groups,
         objective,
         weights=given.weights,
-        penalties=[kl_penalty(before - anchor, objective) for before, anchor in pairs],
+        penalties=[objective.kl_coef * kl_estimate(before - anchor, objective) for before, anchor in pairs],
     )
 
 
@@ -195,20 +196,22 @@ def take(
 @dataclass(frozen=True, slots=True)
 class Ours:
     """What of treewise a case is compared with, and the relation: upstream's terms are `times` ours, with `cap` on
-    π_old/π_sampler, or with another set of log-probs as `old`."""
+    π_old/π_sampler, or with another set of log-probs as `old`. `refused`: what `resolve` does not combine."""
 
     preset: str
     options: Mapping[str, Any] = field(default_factory=dict)
     times: Times = 1.0
     cap: float | None = None
     old: str | None = None
+    refused: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def related(self) -> bool:
         return (self.times, self.cap, self.old) != (1.0, None, None)
 
     def objective(self) -> Objective:
-        return resolve(self.preset, self.options, max_new_tokens=trl()["batch"]["max_completion_length"])
+        resolved = resolve(self.preset, self.options, max_new_tokens=trl()["batch"]["max_completion_length"])
+        return replace(resolved, **self.refused)
 
 
 def clip(low: float, high: float | None = None, most: float | None = None) -> dict[str, Any]:
@@ -350,7 +353,7 @@ VERL: list[tuple[str, Ours]] = [
     ("icepop", Ours("icepop", {"clip_max": 3.0})),
     ("cispo 5 tis", Ours("cispo", {"correction": "truncate"})),
     # verl takes the geometric mean of the weights along with that of the ratios; ours has one weight a token.
-    ("gmpo tis", Ours("gmpo", {"correction": "truncate"}, times=geometric)),
+    ("gmpo tis", Ours("gmpo", times=geometric, refused={"correction": Truncate()})),
 ]
 
 
@@ -628,7 +631,7 @@ def test_kl_values_and_gradients_equal_verls(name: str) -> None:
     assert gradient == pytest.approx(gradient_of(case, given, credited), rel=EXACT, abs=1e-15)
     if not above.any():
         assert valued.loss == pytest.approx(case["loss"], rel=EXACT)
-    penalty = kl_penalty(
+    penalty = kl_estimate(
         given.flat(now, credited) - given.flat(reference, credited), replace(plain, kl_estimator=KL[name][0])
     )
     assert penalty == pytest.approx(valued.kl, rel=EXACT)

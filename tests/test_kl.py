@@ -94,5 +94,7 @@ def test_in_the_reward_k1_is_right_and_the_others_are_not() -> None:
         assert not same(in_reward(name), gradient(reverse))
     with pytest.raises(ValueError, match="in the reward k1 is the unbiased one"):
         resolve("rloo", {"kl_estimator": "k3_unbiased"})
-    assert resolve("grpo", {"kl_coef": 0.1, "kl_in": "reward"}).kl_estimator == "k1"
+    assert resolve("dr_grpo", {"kl_coef": 0.1, "kl_in": "reward"}, max_new_tokens=9).kl_estimator == "k1"
+    moved = resolve("reinforce_pp_baseline", {"kl_in": "reward"})
+    assert moved.kl_estimator == "k1"  # the preset's k2 is for the loss
     assert resolve("grpo", {"kl_coef": 0.1}).kl_estimator == "k3"

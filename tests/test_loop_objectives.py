@@ -111,7 +111,7 @@ def test_a12_groups_without_spread_are_dropped_and_others_sampled_in_their_place
     flat, mixed = [0.5, 0.5, 0.5, 0.5], [0.4, 0.6, 0.5, 0.5]
     objective = resolve("dapo", {"overlong_penalty": 0.0})
     batch = gather(drawing(groups_of(flat, mixed), groups_of(mixed, mixed)), objective, wanted=2, max_new_tokens=9)
-    assert [has_spread(group) for group in batch.kept] == [True, True]
+    assert [has_spread(group, objective) for group in batch.kept] == [True, True]
     assert (len(batch.dropped), batch.draws) == (2, 2)  # the flat one, and one too many
     assert len(batch.sampled) == 4
 

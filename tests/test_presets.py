@@ -91,8 +91,8 @@ def gradients(batch: Batch) -> np.ndarray:
 def by_treewise(name: str, batch: Batch, *, budget: int, order: int = 1) -> tuple[float, np.ndarray]:
     objective = resolve(name, {}, max_new_tokens=batch.max_completion_tokens)
     policy: Any = Table(batch)
-    groups = policy.groups[::order]
-    credited = assess(groups, policy, objective, weights=batch.weights, budget=budget)
+    groups = [replace(group, trajectories=group.trajectories[::order]) for group in policy.groups[::order]]
+    credited, _ = assess(groups, policy, objective, weights=batch.weights, budget=budget)
     minibatch = prepare(credited, policy, objective, budget=budget, keep_old=True)
     policy.moved = True
     learned = isinstance(objective.length_weight, LearnedPreference)
@@ -135,7 +135,7 @@ def test_ranks_only_sum_once_credit_and_d_are_those_of_the_whole_step(name: str,
     batch = example(name, 0)
     objective = resolve(name, {}, max_new_tokens=batch.max_completion_tokens)
     policy: Any = Table(batch)
-    credited = assess(policy.groups, policy, objective, weights=batch.weights, budget=10**6)
+    credited, _ = assess(policy.groups, policy, objective, weights=batch.weights, budget=10**6)
     total = denominator_of(credited, objective)
     parts = [credited[rank::ranks] for rank in range(ranks)]
     minibatches = [prepare(part, policy, objective, budget=10**6, keep_old=True, total=total) for part in parts]
@@ -153,7 +153,7 @@ def model_step(name: str, path: str, *, budget: int) -> Any:
     policy = Policy(model, 1.0, tiny.VOCABULARY, path=path, reference=reference)  # type: ignore[arg-type]
     groups = [tiny.group(rows, number) for number, rows in enumerate(tiny.SHAPES.values())]
     groups = [scores_of(group) for group in groups]
-    credited = assess(groups, policy, objective, budget=budget)
+    credited, _ = assess(groups, policy, objective, budget=budget)
     minibatch = prepare(credited, policy, objective, budget=budget, keep_old=True)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -31,31 +31,42 @@ def assess(
     *,
     weights: Mapping[str, float] | None = None,
     budget: int,
-) -> list[CreditedGroup]:
+) -> tuple[list[CreditedGroup], dict[str, float]]:
     """Credit a sampled batch; `policy` must still be the one that sampled it.
 
     Args:
         weights: of the reward functions by name.
         budget: tokens of a forward pass.
+
+    Returns:
+        The credited groups, and means over their sampled tokens for the records.
     """
     credited = credit(groups, objective, weights=weights)
+    metrics: dict[str, float] = {}
     if objective.kl_coef and objective.kl_in == "reward":
         old = _per_group(credited, policy, policy.logprobs, budget)
         ref = _per_group(credited, policy, policy.reference_logprobs, budget)
-        penalties = [kl_penalty(now - before, objective) for now, before in zip(old, ref, strict=True)]
+        kl = [kl_estimate(now - before, objective) for now, before in zip(old, ref, strict=True)]
+        metrics["kl"] = _mean(kl)
+        penalties = [objective.kl_coef * estimate for estimate in kl]
         credited = credit(groups, objective, weights=weights, penalties=penalties)
     if objective.top_entropy is not None:
-        credited = learn_from_uncertain(
-            credited, _per_group(credited, policy, policy.entropies, budget), objective.top_entropy
-        )
-    return credited
+        entropies = _per_group(credited, policy, policy.entropies, budget)
+        metrics["entropy"] = _mean(entropies)
+        credited = learn_from_uncertain(credited, entropies, objective.top_entropy)
+    return credited, metrics
 
 
-def kl_penalty(log_ratios: FloatArray, objective: Objective) -> FloatArray:
-    """β · kl of every sampled token, from log π_old − log π_ref, [A]."""
+def kl_estimate(log_ratios: FloatArray, objective: Objective) -> FloatArray:
+    """The KL of every sampled token, from log π_old − log π_ref, [A]."""
     to_reference = torch.tensor(log_ratios)
     kl: FloatArray = ESTIMATORS[objective.kl_estimator](to_reference, torch.zeros_like(to_reference)).numpy()
-    return objective.kl_coef * kl
+    return kl
+
+
+def _mean(values: Sequence[FloatArray]) -> float:
+    every = np.concatenate([np.empty(0), *values])
+    return float(every.mean()) if len(every) else 0.0
 
 
 def learn_from_uncertain(
@@ -63,10 +74,11 @@ def learn_from_uncertain(
 ) -> list[CreditedGroup]:
     """Leave the advantage to the share of all tokens whose entropy is highest; `entropies` are [A] per group.
 
-    Of n sampled tokens in the batch the ⌈share · n⌉ most uncertain are learned from, and those that tie with the last
+    Of n tokens that the loss counts the ⌈share · n⌉ most uncertain are learned from, and those that tie with the last
     of them. D stays that of all tokens. Source: arXiv 2506.01939; the normaliser is TRL's.
     """
-    every = np.sort(np.concatenate([np.empty(0), *entropies]))
+    counted = [own[group.trained[group.tree.trajectory]] for group, own in zip(credited, entropies, strict=True)]
+    every = np.sort(np.concatenate([np.empty(0), *counted]))
     if not len(every):
         return list(credited)
     bound = every[-math.ceil(share * len(every) - 1e-9)]  # 0.2 · 15 is 3, whatever its rounding

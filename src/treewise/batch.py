@@ -4,8 +4,9 @@
       ▲                             │ no, and refills are left
       └─────────────────────────────┘
 
-The filter looks at the rewards as they were given, before any penalty: a group of right answers of different lengths
-has nothing to say. Groups beyond the wanted number are dropped, too, so that no answer is of an older policy.
+The filter asks the objective's own advantage rule, on the rewards as they were given, before any penalty: a group of
+right answers of different lengths has nothing to say. Groups beyond the wanted number are dropped, too, so that no
+answer is of an older policy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from treewise.axes import Objective
-from treewise.credit import reward_statistics
+from treewise.credit import credit, has_signal
 from treewise.types import Group, Trajectory
 
 PENALTY = "overlong_penalty"  # its name among the scores
@@ -34,12 +35,20 @@ class Batch:
         return [*self.kept, *self.dropped]
 
 
-def gather(draw: Callable[[int], list[Group]], objective: Objective, *, wanted: int, max_new_tokens: int) -> Batch:
+def gather(
+    draw: Callable[[int], list[Group]],
+    objective: Objective,
+    *,
+    wanted: int,
+    max_new_tokens: int,
+    weights: Mapping[str, float] | None = None,
+) -> Batch:
     """Sample until `wanted` groups pass the objective's filter, or its refills are used up.
 
     Args:
         draw: samples the n-th batch of problems of this step.
         wanted: groups to learn from.
+        weights: of the reward functions, by name.
         max_new_tokens: the sampler's limit, L_max of the overlong penalty.
 
     Source: dynamic sampling and soft overlong punishment of DAPO, arXiv 2503.14476, §3.2 and §3.4.
@@ -49,7 +58,7 @@ def gather(draw: Callable[[int], list[Group]], objective: Objective, *, wanted: 
     draws = 0
     while draws == 0 or (objective.group_filter == "spread" and len(kept) < wanted and draws <= objective.max_refills):
         for group in draw(draws):
-            passed = objective.group_filter == "none" or has_spread(group)
+            passed = objective.group_filter == "none" or has_spread(group, objective, weights)
             (kept if passed and len(kept) < wanted else dropped).append(group)
         draws += 1
     if objective.overlong_penalty:
@@ -60,10 +69,10 @@ def gather(draw: Callable[[int], list[Group]], objective: Objective, *, wanted: 
     return Batch(kept, dropped, draws)
 
 
-def has_spread(group: Group) -> bool:
-    """Whether two verdicts of the group differ (by more than 1e-6)."""
-    _, std = reward_statistics([trajectory.reward for trajectory in group.trajectories])
-    return bool(std)
+def has_spread(group: Group, objective: Objective, weights: Mapping[str, float] | None = None) -> bool:
+    """Whether the objective's advantage rule sees a difference of more than 1e-6 in the group."""
+    (credited,) = credit([group], replace(objective, scale="none"), weights=weights)
+    return has_signal(credited)
 
 
 def overlong(length: int, *, share: float, limit: int) -> float:
@@ -82,8 +91,9 @@ def penalise(group: Group, *, share: float, limit: int) -> Group:
         scores: Mapping[str, float | None] = {**trajectory.scores, PENALTY: penalty}
         if trajectory.reward is None:
             return replace(trajectory, scores=scores)
-        *before, last = trajectory.steps or ((0, 0.0),)
-        steps = (*before, (last[0], last[1] + penalty)) if trajectory.steps else ()
+        steps = trajectory.steps
+        if steps:
+            steps = (*steps[:-1], (steps[-1][0], steps[-1][1] + penalty))
         return replace(trajectory, reward=trajectory.reward + penalty, scores=scores, steps=steps)
 
     return replace(group, trajectories=tuple(shaped(trajectory) for trajectory in group.trajectories))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_serializer, model_validator
 
 from treewise.axes import Objective, owners
 from treewise.axes import options as objective_options
+from treewise.axes.length_weight import LearnedPreference
 from treewise.presets import PRESETS, resolve
 from treewise.steps import SEPARATOR
 
@@ -108,8 +109,12 @@ class _Objective(Section):
     preset: str = Field("lambda_grpo", description=f"one of {', '.join(PRESETS)}")
 
     def given(self) -> dict[str, Any]:
-        """The options that differ from the preset."""
-        return self.model_dump(exclude={"preset"}, exclude_none=True)
+        """The options that were set on top of the preset. `None` is a value where an option may be unset."""
+        return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"preset"})}
+
+    @model_serializer
+    def _only_what_is_set(self) -> dict[str, Any]:
+        return {"preset": self.preset, **self.given()}
 
     def resolve(self, *, max_new_tokens: int | None = None) -> Objective:
         """The preset with this section's own options on top; `max_new_tokens` is the sampler's limit, which
@@ -124,12 +129,15 @@ def _help(name: str, text: str) -> str:
 if TYPE_CHECKING:
     ObjectiveSection = _Objective
 else:
-    # One optional field for every option of the table, so that a new method needs no line here.
+    # A field for every option of the table, so that a new method needs no line here. None: as the preset has it.
     ObjectiveSection = create_model(
         "ObjectiveSection",
         __base__=_Objective,
         **{
-            name: (annotation | None, Field(None, description=_help(name, annotation.__metadata__[0].description)))
+            name: (
+                annotation,
+                Field(None, validate_default=False, description=_help(name, annotation.__metadata__[0].description)),
+            )
             for name, annotation in objective_options().items()
         },
     )
@@ -207,7 +215,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        self.objective.resolve(max_new_tokens=self.rollout.max_new_tokens)
+        objective = self.objective.resolve(max_new_tokens=self.rollout.max_new_tokens)
+        if isinstance(objective.length_weight, LearnedPreference):
+            objective.length_weight.check(self.rollout.group_size)
         if self.train.minibatches > self.rollout.problems_per_step:
             raise ValueError(
                 f"train.minibatches = {self.train.minibatches} can't be filled with whole groups: "
@@ -221,9 +231,10 @@ class Recipe(Section):
                 f"optimizer.warmup_steps = {self.optimizer.warmup_steps} leaves no step at full rate: "
                 f"the run has {updates} optimizer steps"
             )
-        if updates == self.train.steps and self.objective.resolve(max_new_tokens=1).ratio_base == "trainer":
-            for name in self.objective.given():
-                if name == "trust_region" or any(owner.startswith("trust_region") for owner in owners(name)):
+        if updates == self.train.steps and objective.ratio_base == "trainer":
+            for name, value in self.objective.given().items():
+                region = name == "trust_region" or any(owner.startswith("trust_region") for owner in owners(name))
+                if region or (name == "ratio" and value in ("sequence", "sequence_token")):
                     raise ValueError(
                         f"objective.{name} has no effect: with one optimizer step per batch the ratio is always 1; "
                         "raise train.updates_per_batch or train.minibatches"

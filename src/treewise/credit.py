@@ -137,12 +137,17 @@ class CreditedGroup:
     @property
     def lengths(self) -> list[int]:
         """Sampled tokens of each scored trajectory."""
-        return [int(n) for n in np.bincount(self.tree.trajectory, minlength=self.tree.count)]
+        return [int(length) for length in self.tree.lengths]
 
     @property
     def counted_lengths(self) -> list[int]:
         """Sampled tokens of each trajectory that the loss and D count."""
         return [length for length, trained in zip(self.lengths, self.trained, strict=True) if trained]
+
+
+def has_signal(group: CreditedGroup) -> bool:
+    """Whether the group can move the policy without a KL term."""
+    return bool(np.any(group.advantages))
 
 
 def denominator_of(groups: Sequence[CreditedGroup], objective: Objective) -> float:
@@ -178,13 +183,18 @@ def _outcomes(
     names = list(weights) if weights is not None else list(dict.fromkeys(name for t in rows for name in t.scores))
     factors = np.array([1.0 if weights is None else weights[name] for name in names])
     scores = np.array([[_number(t.scores.get(name)) for name in names] for t in rows]).reshape(len(rows), len(names))
-    whole = np.nansum(scores * factors, axis=1)
-    rewards, _ = scored_rewards([w if t.reward is None else t.reward for t, w in zip(rows, whole, strict=True)])
+    # A rule that looks at the scores alone takes answers without a whole reward, too.
+    rewards, _ = scored_rewards([0.0 if t.reward is None else t.reward for t in rows])
     arrived, step = np.zeros(len(tree.index)), np.zeros(len(tree.index), dtype=bool)
-    lengths = np.bincount(tree.trajectory, minlength=tree.count)
+    lengths = tree.lengths
     for trajectory, reward, start, length in zip(rows, rewards, np.cumsum(lengths) - lengths, lengths, strict=True):
         upto = np.cumsum(trajectory.sampled)
         for position, value in trajectory.steps or (((len(upto) - 1, float(reward)),) if length else ()):
+            if not upto[position]:
+                raise ValueError(
+                    f"problem {group.problem.id!r}: a step ends at position {position}, in front of everything that "
+                    "the model sampled; its reward belongs to no token"
+                )
             entry = start + upto[position] - 1  # the last sampled token that is not behind the step's end
             arrived[entry] += value
             step[entry] = True
@@ -229,15 +239,15 @@ def credit(
         np.zeros(len(outcome.tree.index) if rule.per_token else outcome.tree.count) if same else rule(outcome)
         for outcome, same in zip(outcomes, alike, strict=True)
     ]
-    per_token = rule.per_token
-    if not per_token and objective.scale == "whiten_tokens":
-        values = [outcome.spread(value) for outcome, value in zip(outcomes, values, strict=True)]
-        per_token = True
-    scaled = SCALES[objective.scale](values, compared)
+    tokens = [
+        np.ones(len(outcome.tree.index)) if rule.per_token else outcome.tree.lengths.astype(np.float64)
+        for outcome in outcomes
+    ]
+    scaled = SCALES[objective.scale](values, tokens, compared)
     credited = []
     for group, own, rows, outcome, value, same in zip(groups, members, scored, outcomes, scaled, alike, strict=True):
         tree = outcome.tree
-        advantages = value if per_token else outcome.spread(value)
+        advantages = value if rule.per_token else outcome.broadcast(value)
         trained = np.array([objective.overlong != "mask" or t.stop_reason != "length" for t in rows], dtype=bool)
         weight = coefficients(tree, exponent=objective.weight_exponent, aggregation=objective.aggregation)
         credited.append(

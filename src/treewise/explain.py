@@ -42,28 +42,36 @@ class LossReport(TypedDict):
     trajectories: list[TrajectoryReport | None]
 
 
-def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> LossReport:
+def explain_groups(
+    groups: Sequence[RecordedGroup], objective: Objective, *, weights: Mapping[str, float] | None = None
+) -> LossReport:
     """The loss of one optimizer step on all groups, token by token, through the functions that training uses.
 
     Without `logprobs` or `old_logprobs` the ratio is 1 (its gradient is not 0). `terms` hold the minus
-    sign, |λ|^(−p) and 1/length: their sum is loss · D. `kl` is None without `ref_logprobs`.
+    sign, |λ|^(−p) and 1/length: their sum is loss · D. `kl` is None without `ref_logprobs`. What belongs to sampling
+    (group filter, overlong penalty) is not applied: the groups are explained as they were recorded.
+
+    Args:
+        weights: of the reward functions by name, for rules that look at single scores; default 1 each.
 
     Raises:
-        ValueError: if log-probs are missing that the objective needs.
+        ValueError: if something is missing that the objective needs.
     """
     import torch
 
-    from treewise.assess import kl_penalty, learn_from_uncertain
+    from treewise.assess import kl_estimate, learn_from_uncertain
     from treewise.axes.kl import ESTIMATORS
     from treewise.objective import loss, token_terms
 
     recorded = [_as_group(group) for group in groups]
-    credited = credit(recorded, objective)
+    _refuse_missing(groups, objective)
+    credited = credit(recorded, objective, weights=weights)
     scored = [group.trajectories[n] for group, own in zip(groups, credited, strict=True) for n in own.members]
     bounds = np.cumsum([len(group.tree.index) for group in credited])[:-1]
     now, old, ref, sampler = _logprob_columns(scored, objective)
     if objective.kl_coef and objective.kl_in == "reward":
-        credited = credit(recorded, objective, penalties=np.split(kl_penalty(old - ref, objective), bounds))
+        kl = objective.kl_coef * kl_estimate(old - ref, objective)
+        credited = credit(recorded, objective, weights=weights, penalties=np.split(kl, bounds))
     if objective.top_entropy is not None:
         credited = learn_from_uncertain(credited, np.split(_entropies(scored), bounds), objective.top_entropy)
     total = denominator_of(credited, objective)
@@ -83,7 +91,7 @@ def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> Los
     )
     value = loss(terms, torch.tensor(coefficients / total if total else np.zeros_like(coefficients)))
     (gradient,) = torch.autograd.grad(value, logprobs)
-    kl = ESTIMATORS[objective.kl_estimator](torch.tensor(now - ref), torch.tensor(now - old))
+    to_reference = ESTIMATORS[objective.kl_estimator](torch.tensor(now - ref), torch.tensor(now - old))
 
     columns = {
         "advantages": advantages,
@@ -92,7 +100,7 @@ def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> Los
             [token_weights(group.tree, exponent=objective.weight_exponent) for group in credited]
         ),
         "ratios": terms.ratios.detach().numpy(),
-        "kl": kl.numpy(),
+        "kl": to_reference.numpy(),
         "terms": -coefficients * terms.objective.detach().numpy(),
         "grad": gradient.numpy(),
     }
@@ -104,33 +112,49 @@ def explain_groups(groups: Sequence[RecordedGroup], objective: Objective) -> Los
 
 
 def _as_group(group: RecordedGroup) -> Group:
-    """The same group as training has it; what doesn't count has no reward."""
+    """The same group as training has it; what doesn't count has neither reward nor scores."""
+    counted = [row.kept and (len(row.tokens) == 0 or bool(row.sampled.any())) for row in group.trajectories]
     trajectories = tuple(
         Trajectory(
             tokens=row.tokens,
             sampled=row.sampled,
             logprobs=np.zeros(len(row.tokens)) if row.logprobs is None else row.logprobs,
             text=row.text or "",
-            reward=row.reward if row.scored and row.kept else None,
+            reward=row.reward if counts else None,
             stop_reason="length" if row.cut else "eos",
-            scores=row.scores,
+            scores=row.scores if counts else {},
             steps=row.steps,
         )
-        for row in group.trajectories
+        for row, counts in zip(group.trajectories, counted, strict=True)
     )
     branched = any(row.branched for row in group.trajectories)
     return Group(Problem(id=str(group.id), prompt=""), trajectories, branched)
+
+
+def _refuse_missing(groups: Sequence[RecordedGroup], objective: Objective) -> None:
+    """Refuse an advantage rule that has nothing to look at."""
+    rule, rows = objective.name("advantage"), [row for group in groups for row in group.trajectories]
+    if rule == "decoupled" and not any(row.scores for row in rows):
+        raise ValueError(
+            f'{rows[0].where}: advantage {rule!r} needs "scores", {{name: number}} of the reward functions'
+        )
+    if rule == "steps" and not any(row.steps for row in rows):
+        raise ValueError(
+            f'{rows[0].where}: advantage {rule!r} needs "steps", [[position of its last token, reward], …]'
+        )
 
 
 def _length_weights(group: CreditedGroup, objective: Objective) -> FloatArray:
     """[A] the length weight of each token's trajectory, a learned one at its start."""
     import torch
 
+    from treewise.objective import length_weights
+
     rule = objective.length_weight
     if not isinstance(rule, LearnedPreference):
         return np.ones(len(group.tree.index))
     start = torch.tensor(rule.preference_start, dtype=torch.float64)
-    weights: FloatArray = rule(torch.tensor(group.lengths, dtype=torch.float64), start).numpy()
+    weights: FloatArray = length_weights(group, objective, start).numpy()
     return weights[group.tree.trajectory]
 
 
@@ -149,7 +173,7 @@ def _logprob_columns(
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """log π, log π_old, log π_ref and log π_sampler (nan where unknown) of the sampled tokens of all rows, each [A]."""
     columns: list[tuple[FloatArray, ...]] = [(np.empty(0),) * 4]
-    corrected = objective.name("correction") != "none"
+    corrected, from_sampler = objective.name("correction") != "none", objective.ratio_base == "sampler"
     for row in rows:
         length = int(row.sampled.sum())
         if row.logprobs is None and (row.old_logprobs is not None or row.sampler_logprobs is not None):
@@ -161,10 +185,12 @@ def _logprob_columns(
                 f"{row.where}: objective.kl_coef = {objective.kl_coef} needs "
                 '"logprobs" and "ref_logprobs"; add them, or set kl_coef to 0'
             )
-        if corrected and length and row.sampler_logprobs is None:
+        moved = row.old_logprobs is not None
+        if length and row.sampler_logprobs is None and (corrected or (from_sampler and moved)):
+            what, instead = ("the correction", "correction none") if corrected else ("the ratio", "ratio_base trainer")
             raise ValueError(
-                f'{row.where}: the correction needs "sampler_logprobs", one number per token; add them, or set '
-                "correction to none"
+                f'{row.where}: {what} compares with the sampler: add "sampler_logprobs", one number per token, or set '
+                f"objective.{instead}"
             )
         now = np.zeros(length) if row.logprobs is None else row.logprobs[row.sampled]
         old = now if row.old_logprobs is None else row.old_logprobs[row.sampled]

@@ -121,9 +121,17 @@ def _loop(
 
     for step in range(progress.step, loop.steps):
         started = time.perf_counter()
-        batch = gather(draw, objective, wanted=rollout.problems_per_step, max_new_tokens=rollout.max_new_tokens)
+        batch = gather(
+            draw,
+            objective,
+            wanted=rollout.problems_per_step,
+            max_new_tokens=rollout.max_new_tokens,
+            weights=session.weights,
+        )
         sampled = time.perf_counter()
-        credited = assess(batch.kept, session.policy, objective, weights=session.weights, budget=loop.token_budget)
+        credited, seen = assess(
+            batch.kept, session.policy, objective, weights=session.weights, budget=loop.token_budget
+        )
         learned, progress.skipped_in_a_row = update(
             credited,
             session.policy,
@@ -143,7 +151,7 @@ def _loop(
         progress.step = step + 1
         progress.updates += loop.updates_per_batch * loop.minibatches
         progress.batches += batch.draws
-        metrics = {"step": step + 1, **step_metrics(batch.sampled, credited), **learned}
+        metrics = {"step": step + 1, **step_metrics(batch.sampled, credited), **learned, **seen}
         metrics |= {"groups/kept": len(batch.kept), "groups/dropped": len(batch.dropped), "groups/draws": batch.draws}
         metrics |= {"time/rollout": sampled - started, "time/update": updated - sampled}
         metrics["step_time"] = time.perf_counter() - started

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from treewise.axes import Objective
 from treewise.axes.kl import ESTIMATORS
+from treewise.axes.length_weight import LearnedPreference
 from treewise.axes.ratio import RATIOS, bounded_exp
 from treewise.axes.trust_region import Tokens
+from treewise.credit import CreditedGroup
 
 
 class TokenTerms(NamedTuple):
@@ -49,12 +51,12 @@ def token_terms(
         logprobs: log π of the sampled tokens, with gradient.
         advantages, old_logprobs: same shape, without gradient. On policy `old_logprobs` is `logprobs` detached: then
             the ratio is 1, its gradient is not 0.
-        sampler_logprobs: what the sampler reported, nan where it could not tell.
+        sampler_logprobs: what the sampler reported, nan (or infinite) where it could not tell.
         ref_logprobs: log π_ref; needed exactly when there is a KL term in the loss.
         trajectory: which trajectory a token belongs to; all its sampled tokens must be here.
     """
     assert logprobs.ndim == 1, f"trajectory space is flat, got shape {tuple(logprobs.shape)}"
-    sampler_logprobs = torch.where(sampler_logprobs.isnan(), old_logprobs, sampler_logprobs)
+    sampler_logprobs = torch.where(sampler_logprobs.isfinite(), sampler_logprobs, old_logprobs)
     corrections = objective.correction(old_logprobs - sampler_logprobs, trajectory)
     base = sampler_logprobs if objective.ratio_base == "sampler" else old_logprobs
     log_ratios = RATIOS[objective.ratio](logprobs - base, trajectory)
@@ -66,6 +68,15 @@ def token_terms(
     assert ref_logprobs is not None, "kl_coef is set, so reference log-probs are needed"
     kl = ESTIMATORS[objective.kl_estimator](logprobs - ref_logprobs, logprobs - old_logprobs)
     return TokenTerms(values - objective.kl_coef * kl, ratios, surrogate.clipped, corrections, kl)
+
+
+def length_weights(group: CreditedGroup, objective: Objective, preference: Tensor) -> Tensor:
+    """The learned weight of each scored trajectory, by the lengths of those that the loss counts (1 elsewhere), [G]."""
+    assert isinstance(objective.length_weight, LearnedPreference)
+    counted = torch.as_tensor(group.trained)
+    lengths = torch.as_tensor(group.tree.lengths, dtype=torch.float64)
+    weights = objective.length_weight(lengths[counted], preference)
+    return lengths.new_ones(len(lengths)).masked_scatter(counted, weights)
 
 
 def loss(terms: TokenTerms, coefficients: Tensor) -> Tensor:

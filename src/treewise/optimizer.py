@@ -88,7 +88,7 @@ class Optimizer:
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
         norm = float(nn.utils.clip_grad_norm_(self.masters.values(), self.max_grad_norm))
-        applied = math.isfinite(norm)
+        applied = math.isfinite(norm) and self._preference_is_finite()
         if applied:
             for parameters in self.adam.param_groups:
                 parameters["lr"] = rate
@@ -99,6 +99,10 @@ class Optimizer:
             self._publish()
         self.clear()
         return StepResult(applied, norm, rate)
+
+    def _preference_is_finite(self) -> bool:
+        gradient = None if self.preference is None else self.preference.grad
+        return gradient is None or bool(torch.isfinite(gradient))
 
     def clear(self) -> None:
         """Forget gradients."""

@@ -6,12 +6,13 @@ row is held against a naive implementation of its paper's formula (`tests/oracle
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
 from treewise.axes import AXES, Objective, options, owners
+from treewise.axes.conflicts import conflicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,56 +161,11 @@ def resolve(preset: str, overrides: Mapping[str, Any], *, max_new_tokens: int | 
         if owners(name) and not any(hasattr(value, name) for value in chosen.values()):
             raise ValueError(f"objective.{name} has no effect: it belongs to {' and '.join(owners(name))}")
     plain = {name: value for name, value in {**row, **overrides}.items() if name not in AXES and not owners(name)}
-    if plain.get("kl_in") == "reward":
-        plain.setdefault("kl_estimator", "k1")
+    if plain.get("kl_in") == "reward" and "kl_estimator" not in overrides:
+        plain["kl_estimator"] = "k1"
     if plain.get("aggregation") == "constant" and max_new_tokens is not None:
         plain.setdefault("max_completion_tokens", max_new_tokens)
     objective = Objective(**chosen, **plain)
-    for message in _contradictions(objective, overrides):
+    for message in conflicts(objective, overrides):
         raise ValueError(message)
     return objective
-
-
-def _contradictions(objective: Objective, given: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with a combination of options, one sentence each."""
-    region, rule = objective.name("trust_region"), objective.name("advantage")
-    in_reward = objective.kl_coef > 0 and objective.kl_in == "reward"
-    if objective.aggregation == "constant" and objective.max_completion_tokens is None:
-        yield (
-            "aggregation 'constant' divides by trajectories × max_completion_tokens: "
-            "set objective.max_completion_tokens"
-        )
-    if objective.aggregation != "constant" and objective.max_completion_tokens is not None:
-        yield (
-            f"objective.max_completion_tokens = {objective.max_completion_tokens} has no effect with "
-            f"aggregation {objective.aggregation!r}; leave it out or choose aggregation 'constant'"
-        )
-    needed = {"log_clip": "token", "dppo": "token", "vespo": "product"}.get(region, objective.ratio)
-    if needed != objective.ratio:
-        yield f"trust_region {region!r} needs ratio {needed!r}, not {objective.ratio!r}"
-    if objective.top_entropy is not None and region == "log_clip":
-        yield "top_entropy learns from single tokens, and trust_region 'log_clip' from the mean of an answer's tokens"
-    if objective.scale == "mean" and rule != "group_mean":
-        yield f"scale 'mean' belongs to advantage 'group_mean', not to {rule!r}"
-    if objective.scale == "std" and not objective.advantage.group_relative:
-        yield f"advantage {rule!r} is not relative to a group; choose scale none, batch_std, whiten or whiten_tokens"
-    if objective.scale == "whiten" and objective.advantage.per_token:
-        yield f"scale 'whiten' needs one advantage an answer, and {rule!r} has one a token; choose 'whiten_tokens'"
-    if objective.ratio_base == "sampler" and objective.name("correction") != "none":
-        yield "ratio_base 'sampler' compares with the sampler already, so correction must be 'none'"
-    if objective.kl_coef and not in_reward and objective.kl_estimator == "k1":
-        yield (
-            "kl_estimator 'k1' in the loss has an expected gradient of 0, so it would only add noise; choose k2, k3 or "
-            "k3_unbiased, or kl_in 'reward'"
-        )
-    if in_reward and objective.kl_estimator == "k3_unbiased":
-        yield "kl_estimator 'k3_unbiased' corrects the gradient of a loss; in the reward k1 is the unbiased one"
-    if in_reward and rule in ("decoupled", "steps"):
-        yield f"advantage {rule!r} looks at single scores or steps and would lose a KL in the reward; set kl_in 'loss'"
-    if objective.overlong_penalty and rule == "decoupled":
-        yield "advantage 'decoupled' normalises every reward function; write the overlong penalty as one of them"
-    for name in ("kl_estimator", "kl_in", "kl_refresh"):
-        if name in given and not objective.kl_coef:
-            yield f"objective.{name} has no effect with kl_coef 0"
-    if "max_refills" in given and objective.group_filter == "none":
-        yield "objective.max_refills has no effect with group_filter 'none'"

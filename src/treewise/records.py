@@ -15,7 +15,7 @@ The rows of a group need not be adjacent.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,17 @@ class RecordedGroup:
 
     id: str | int
     trajectories: tuple[RecordedTrajectory, ...]
+
+
+def reward_weights(path: str | Path, groups: Sequence[RecordedGroup]) -> dict[str, float] | None:
+    """The weights of the reward functions, if the file stands in the folder of the run that used them; else `None`."""
+    try:
+        config = json.loads(Path(path).with_name("config.json").read_text(encoding="utf-8"))
+        weights = {item["function"].rpartition(":")[2]: float(item["weight"]) for item in config["reward"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    names = {name for group in groups for row in group.trajectories for name in row.scores}
+    return weights if names <= weights.keys() else None  # a run from Python may have had functions of its own
 
 
 def read_groups(path: str | Path) -> list[RecordedGroup]:

@@ -24,7 +24,7 @@ from rich.text import Text
 from treewise.analysis import GroupReport, ProcessSet, inspect_group
 from treewise.axes import Objective
 from treewise.explain import LossReport, TrajectoryReport, explain_groups
-from treewise.records import RecordedGroup, RecordedTrajectory, read_groups
+from treewise.records import RecordedGroup, RecordedTrajectory, read_groups, reward_weights
 from treewise.text import inert
 
 SHOWN_TEXT = 60  # characters of an answer
@@ -47,7 +47,7 @@ def inspect_command(path: str | Path, *, as_json: bool) -> None:
 def explain_command(path: str | Path, objective: Objective, *, as_json: bool) -> None:
     """Print the loss of the file, token by token. Raises ValueError as `explain_groups` does."""
     groups = read_groups(path)
-    report = explain_groups(groups, objective)
+    report = explain_groups(groups, objective, weights=reward_weights(path, groups))
     if as_json:
         _print_json(report)
     else:

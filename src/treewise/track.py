@@ -19,7 +19,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from treewise.types import Group, IntArray
+import numpy as np
+
+from treewise.types import FloatArray, Group, IntArray
 
 PACKAGES = ("treewise", "torch", "transformers", "numpy", "peft", "datasets", "math-verify", "reasoning-gym")
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "eval.jsonl", "eval_rollouts.jsonl")
@@ -100,6 +102,13 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _logprobs(values: FloatArray) -> dict[str, Any]:
+    """The sampler's log-probs; where it could not tell one, they are not the policy's for all tokens."""
+    if np.isfinite(values).all():
+        return {"logprobs": [round(float(x), 6) for x in values]}
+    return {"sampler_logprobs": [round(float(x), 6) if math.isfinite(x) else None for x in values]}
+
+
 class Records:
     """Appends to a run's JSONL files. A checkpoint keeps their `sizes()`; continuing from it cuts them back
     there, so that a step which runs again is not counted twice."""
@@ -158,7 +167,7 @@ class Records:
                         "prompt_ids": t.tokens[:start].tolist(),
                         "tokens": t.tokens[start:].tolist(),
                         "mask": t.sampled[start:].astype(int).tolist(),
-                        "logprobs": [None if math.isnan(x) else round(float(x), 6) for x in t.logprobs[start:]],
+                        **_logprobs(t.logprobs[start:]),
                         "pieces": pieces(t.tokens[start:]),
                         "text": t.text,
                         "reward": t.reward,

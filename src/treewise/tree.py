@@ -57,6 +57,11 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def lengths(self) -> IntArray:
+        """[G] sampled tokens of each trajectory."""
+        return np.bincount(self.trajectory, minlength=self.count)
+
 
 @dataclass(frozen=True, slots=True)
 class SortedRows:

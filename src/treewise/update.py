@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from treewise.axes import Objective
-from treewise.axes.length_weight import LearnedPreference
-from treewise.credit import CreditedGroup, denominator_of
-from treewise.objective import TokenTerms, loss, token_terms
+from treewise.credit import CreditedGroup, denominator_of, has_signal
+from treewise.objective import TokenTerms, length_weights, loss, token_terms
 from treewise.optimizer import Optimizer
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy
@@ -57,12 +56,12 @@ class Tally:
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
     """The micro-batches of one optimizer step, their log-probs under the sampling and the reference policy, and the
-    lengths of every packed group's trajectories (as the length weight sees them)."""
+    packed groups (for a length weight)."""
 
     batches: list[MicroBatch]
     old_logprobs: list[Tensor | None]
     ref_logprobs: list[Tensor | None]
-    lengths: list[list[int]]
+    groups: list[CreditedGroup]
 
 
 def prepare(
@@ -84,14 +83,14 @@ def prepare(
     """
     total = denominator_of(groups, objective) if total is None else total
     in_loss = objective.kl_coef > 0 and objective.kl_in == "loss"
-    signal = [g for g in groups if len(g.advantages) and (in_loss or np.any(g.advantages))]
+    signal = [group for group in groups if in_loss or has_signal(group)]
     batches = pack(signal, denominator=total, budget=budget, flat=policy.path == "flat")
     old: list[Tensor | None] = [None] * len(batches)
     if keep_old:
         with torch.no_grad():
             old = [policy.logprobs(batch) for batch in batches]
     ref = [policy.reference_logprobs(batch) if in_loss else None for batch in batches]
-    return MiniBatch(batches, old, ref, [group.lengths for group in signal])
+    return MiniBatch(batches, old, ref, signal)
 
 
 def accumulate(minibatch: MiniBatch, policy: Policy, objective: Objective, preference: Tensor | None = None) -> Tally:
@@ -115,9 +114,8 @@ def accumulate(minibatch: MiniBatch, policy: Policy, objective: Objective, prefe
             objective=objective,
         )
         coefficients = torch.as_tensor(batch.coefficients).to(logprobs)
-        if isinstance(objective.length_weight, LearnedPreference):
-            assert preference is not None, "a learned length weight needs its scalar"
-            by_group = [objective.length_weight(torch.tensor(own).double(), preference) for own in minibatch.lengths]
+        if preference is not None:
+            by_group = [length_weights(group, objective, preference) for group in minibatch.groups]
             rows = torch.stack([by_group[group][member] for group, member in batch.origin])
             coefficients = coefficients * rows.to(logprobs)[torch.as_tensor(batch.trajectory, device=logprobs.device)]
         value = loss(terms, coefficients)
@@ -151,7 +149,8 @@ def update(
         prepare([groups[n] for n in part], policy, objective, budget=budget, keep_old=keep_old) for part in chosen
     ]
     rows: list[dict[str, float]] = []
-    skipped = empty = largest = 0.0
+    skipped = empty = 0.0
+    largest: float | None = None
     number = first_update
     for _ in range(passes):
         for minibatch in prepared:
@@ -165,7 +164,7 @@ def update(
             number += 1
             skipped += not result.applied
             skipped_in_a_row = 0 if result.applied else skipped_in_a_row + 1
-            largest = max(largest, tally.largest_mismatch)
+            largest = max(largest or 0.0, tally.largest_mismatch)
             rows.append(
                 {"loss": tally.loss, "grad_norm": result.grad_norm, "learning_rate": result.learning_rate}
                 | {name: total / tally.tokens for name, total in tally.sums.items()}

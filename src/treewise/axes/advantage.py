@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, ClassVar, NamedTuple, Protocol
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -51,41 +51,25 @@ class Outcomes(NamedTuple):
         """Mean reward; every rule is called with at least one scored trajectory."""
         return float(self.rewards.mean())
 
-    def spread(self, values: FloatArray) -> FloatArray:
+    def broadcast(self, values: FloatArray) -> FloatArray:
         """One value per trajectory, for each of its sampled tokens: [G] → [A]."""
         return values[self.tree.trajectory]
 
 
-class Advantage(Protocol):
+class Advantage:
     """A rule. `group_relative` ones compare with the group, so without any difference all is exactly 0;
     `per_token` ones give each sampled token its own advantage, the others one to each trajectory."""
 
-    group_relative: ClassVar[bool]
-    per_token: ClassVar[bool]
+    group_relative: ClassVar[bool] = True
+    per_token: ClassVar[bool] = True
 
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         """[A] if `per_token`, else [G]: advantages, not scaled."""
-        ...
+        raise NotImplementedError
 
     def compared(self, outcomes: Outcomes) -> FloatArray:
-        """The values whose mean is the baseline, and whose standard deviation scales."""
-        ...
-
-
-class _Answers:
-    """Rules that compare whole rewards with the group, and give one advantage to each answer."""
-
-    group_relative: ClassVar[bool] = True
-    per_token: ClassVar[bool] = False
-
-    def compared(self, outcomes: Outcomes) -> FloatArray:
+        """The values whose mean is the baseline, and whose standard deviation scales: whole rewards, [G]."""
         return outcomes.rewards
-
-
-class _Tokens(_Answers):
-    """Rules that compare whole rewards with the group, and give each token its own advantage."""
-
-    per_token: ClassVar[bool] = True
 
 
 def _node_sums(tree: PrefixTree, values: FloatArray) -> FloatArray:
@@ -115,16 +99,20 @@ def prefix_values(tree: PrefixTree, rewards: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMean(_Answers):
+class GroupMean(Advantage):
     """`r_i − mean r`, the same for every token of an answer. Source: GRPO, arXiv 2402.03300."""
+
+    per_token: ClassVar[bool] = False
 
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         return outcomes.rewards - outcomes.mean
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveOneOut(_Answers):
+class LeaveOneOut(Advantage):
     """`r_i − mean of the others' rewards`. Source: RLOO, arXiv 2402.14740."""
+
+    per_token: ClassVar[bool] = False
 
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         count = len(outcomes.rewards)
@@ -132,7 +120,7 @@ class LeaveOneOut(_Answers):
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnToGo(_Tokens):
+class ReturnToGo(Advantage):
     """`Σ_{s ≥ t} reward of token s`, without a baseline. Source: REINFORCE++, arXiv 2501.03262, eq. 4."""
 
     group_relative: ClassVar[bool] = False
@@ -143,26 +131,19 @@ class ReturnToGo(_Tokens):
 
 def _to_go(values: FloatArray, tree: PrefixTree) -> FloatArray:
     """[A] sum of a value over the rest of the trajectory, the token itself included."""
-    totals = np.bincount(tree.trajectory, weights=values, minlength=tree.count)
-    lengths = np.bincount(tree.trajectory, minlength=tree.count)
-    starts = np.cumsum(lengths) - lengths
-    result = np.empty(len(values))
-    for start, length, total in zip(starts.tolist(), lengths.tolist(), totals.tolist(), strict=True):
-        own = values[start : start + length]
-        result[start : start + length] = total - np.cumsum(own) + own
-    return result
+    ends = np.cumsum(tree.lengths)
+    return np.concatenate([np.empty(0), *(np.cumsum(own[::-1])[::-1] for own in np.split(values, ends[:-1]))])
 
 
 @dataclass(frozen=True, slots=True)
-class StepRewards(_Tokens):
+class StepRewards(Advantage):
     """`Σ (r_step − mean of all steps of the group)` over the steps that end at or after the token.
 
     Source: process supervision, DeepSeekMath, arXiv 2402.03300, §4.1.3.
     """
 
     def compared(self, outcomes: Outcomes) -> FloatArray:
-        empty = np.bincount(outcomes.tree.trajectory, minlength=outcomes.tree.count) == 0
-        return np.concatenate([outcomes.arrived[outcomes.step], outcomes.rewards[empty]])
+        return np.concatenate([outcomes.arrived[outcomes.step], outcomes.rewards[outcomes.tree.lengths == 0]])
 
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         steps = self.compared(outcomes)
@@ -171,7 +152,7 @@ class StepRewards(_Tokens):
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessAdvantage(_Tokens):
+class ProcessAdvantage(Advantage):
     """`R̂(λ(i,t)) − mean r`: the form in which GRPO is a process reward model. Source: arXiv 2509.21154."""
 
     def __call__(self, outcomes: Outcomes) -> FloatArray:
@@ -180,18 +161,18 @@ class ProcessAdvantage(_Tokens):
 
 
 @dataclass(frozen=True, slots=True)
-class Tempo(_Tokens):
+class Tempo(Advantage):
     """`(r_i − mean r) + R̂(λ(i,t)) − R̂(prefix before t)`. Source: TEMPO, arXiv 2509.18314."""
 
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         tree = outcomes.tree
         values = prefix_values(tree, outcomes.rewards)
         gained: FloatArray = values[tree.index] - values[tree.parent[tree.index]]
-        return outcomes.spread(outcomes.rewards - outcomes.mean) + gained
+        return outcomes.broadcast(outcomes.rewards - outcomes.mean) + gained
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalAndLocal(_Tokens):
+class GlobalAndLocal(Advantage):
     """`[R̂(λ(i,t)) − mean r] + [R̂(λ(i,t)) − R̂(prefix before t)]`; TreeRL divides it by √|λ|, which is p = ½.
 
     Source: TreeRL, arXiv 2506.11902.
@@ -205,7 +186,7 @@ class GlobalAndLocal(_Tokens):
 
 
 @dataclass(frozen=True, slots=True)
-class Segments(_Tokens):
+class Segments(Advantage):
     """`R̂(end of the segment) − R̂(its start)`, segments of equally many sampled tokens; an answer's end is worth r_i.
 
     Source: SPO, arXiv 2505.23564. Its values come from answers branched on purpose; here from those that share the
@@ -217,17 +198,16 @@ class Segments(_Tokens):
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         tree, rewards = outcomes.tree, outcomes.rewards
         values = prefix_values(tree, rewards)[tree.index]
-        result = np.empty(len(values))
-        lengths = np.bincount(tree.trajectory, minlength=tree.count)
-        for number, (stop, length) in enumerate(zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True)):
-            inner = values[stop - length : stop][self.segment_tokens - 1 : -1 : self.segment_tokens]
-            bounds = np.concatenate([[outcomes.mean], inner, [rewards[number]]])
-            result[stop - length : stop] = np.repeat(np.diff(bounds), self.segment_tokens)[:length]
-        return result
+        advantages = [np.empty(0)]
+        for own, reward in zip(np.split(values, np.cumsum(tree.lengths)[:-1]), rewards, strict=True):
+            inner = own[self.segment_tokens - 1 : -1 : self.segment_tokens]
+            bounds = np.concatenate([[outcomes.mean], inner, [reward]])
+            advantages.append(np.repeat(np.diff(bounds), self.segment_tokens)[: len(own)])
+        return np.concatenate(advantages)
 
 
 @dataclass(frozen=True, slots=True)
-class TreeRLOO(_Tokens):
+class TreeRLOO(Advantage):
     """`r_i − b_it` with `b_it = n/(n+κ) · mean{r_k : k ≠ i shares i's prefix before t} + κ/(n+κ) · mean{r_k : k ≠ i}`.
 
     n counts those others, the ones that ended there included; n = 0 leaves the mean of all others. Given the prefix
@@ -244,7 +224,7 @@ class TreeRLOO(_Tokens):
                 "branches; use 'tempo', 'treerl' or 'segments'"
             )
         tree, rewards = outcomes.tree, outcomes.rewards
-        own, count = outcomes.spread(rewards), len(rewards)
+        own, count = outcomes.broadcast(rewards), len(rewards)
         if count < 2:
             return np.zeros(len(own))
         before = tree.parent[tree.index]
@@ -257,13 +237,14 @@ class TreeRLOO(_Tokens):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoupled(_Answers):
+class Decoupled(Advantage):
     """`Σ_k w_k · (s_ik − mean_k) / (std_k + ε)`: every reward function is normalised on its own, then summed.
 
     A score that is missing is left out of the sum. Source: GDPO, arXiv 2601.05242.
     """
 
     group_relative: ClassVar[bool] = False
+    per_token: ClassVar[bool] = False
 
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         total = np.zeros(len(outcomes.rewards))

@@ -21,7 +21,7 @@ Aggregation = Literal["sequence", "token", "constant", "sum"]
 def token_weights(tree: PrefixTree, *, exponent: float) -> FloatArray:
     """|λ(i,t)|^(−p) for every sampled token, [A] float64.
 
-    p = 0 is GRPO, p = 1 is λ-GRPO (arXiv 2509.21154), p = ½ is what TreeRL's code does (arXiv 2506.11902).
+    p = 0 is GRPO, p = 1 is λ-GRPO (arXiv 2509.21154), p = ½ the √ of TreeRL (arXiv 2506.11902).
     """
     return tree.size[tree.index].astype(np.float64) ** -exponent
 
@@ -49,5 +49,4 @@ def coefficients(tree: PrefixTree, *, exponent: float, aggregation: Aggregation)
     weights = token_weights(tree, exponent=exponent)
     if aggregation != "sequence":
         return weights
-    lengths = np.bincount(tree.trajectory, minlength=tree.count)
-    return weights / lengths[tree.trajectory]
+    return weights / tree.lengths[tree.trajectory]

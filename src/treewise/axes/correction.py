@@ -38,7 +38,7 @@ class NoCorrection:
     """`1`: the mismatch is measured and not corrected."""
 
     def __call__(self, log_ratios: Tensor, trajectory: Tensor) -> Tensor:
-        return log_ratios * 0 + 1
+        return log_ratios.new_ones(log_ratios.shape)
 
 
 def _at(level: Level, log_ratios: Tensor, trajectory: Tensor) -> Tensor:

@@ -34,20 +34,21 @@ class LearnedPreference:
     preference_start: Annotated[float, Field(description="λ before training")] = 0.0
     preference_rate: Annotated[float, Field(gt=0, description="learning rate of λ")] = 0.01
 
-    def __call__(self, lengths: Tensor, preference: Tensor) -> Tensor:
-        """[G] weights that sum to G, with a gradient to `preference`.
+    def check(self, group_size: int) -> None:
+        """Refuse an r that makes h negative for some lengths: |z| goes up to √(G − 1)."""
+        if self.preference_spread**2 * (group_size - 1) >= 1:
+            raise ValueError(
+                f"objective.preference_spread = {self.preference_spread:g} can make 1 + r · z negative for groups of "
+                f"{group_size}; it must be below 1/√(G − 1) = {(group_size - 1) ** -0.5:.3g}"
+            )
 
-        Raises:
-            ValueError: if r is so large that h is not positive for some answer.
-        """
+    def __call__(self, lengths: Tensor, preference: Tensor) -> Tensor:
+        """[G] weights that sum to G, with a gradient to `preference`; `check` says for which G."""
         if len(lengths) == 0 or lengths.min() == lengths.max():
-            return lengths * 0 + 1
+            return lengths.new_ones(lengths.shape)
         bases = 1 + self.preference_spread * (lengths - lengths.mean()) / lengths.std(correction=0)
         if bases.min() <= 0:
-            raise ValueError(
-                f"objective.preference_spread = {self.preference_spread:g} makes 1 + r · z negative for lengths "
-                f"{lengths.int().tolist()}; it must be below 1/√(G − 1) = {(len(lengths) - 1) ** -0.5:.3g}"
-            )
+            self.check(len(lengths))
         return len(lengths) * (bases**preference).softmax(0)
 
 

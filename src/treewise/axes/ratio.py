@@ -33,7 +33,7 @@ def trajectory_sum(values: Tensor, trajectory: Tensor) -> Tensor:
 
 def trajectory_mean(values: Tensor, trajectory: Tensor) -> Tensor:
     """[A] each token's entry is the mean over its trajectory's sampled tokens."""
-    return trajectory_sum(values, trajectory) / trajectory_sum(values.detach() * 0 + 1, trajectory)
+    return trajectory_sum(values, trajectory) / trajectory_sum(values.new_ones(values.shape), trajectory)
 
 
 def token(log_ratios: Tensor, trajectory: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ class Dppo:
 
 def _bernoulli_kl(q: Tensor, log_q: Tensor, p: Tensor, log_p: Tensor) -> Tensor:
     """KL(Bernoulli q ‖ Bernoulli p), exact for tokens that are nearly sure; infinite where only p is 1."""
-    rest_q, rest_p = -log_q.expm1(), -log_p.expm1()
+    rest_q, rest_p = (-log_q.expm1()).clamp(min=0), (-log_p.expm1()).clamp(min=0)
     return q * (log_q - log_p) + (rest_q * (rest_q.log() - rest_p.log())).masked_fill(rest_q <= 0, 0.0)
 
 

@@ -20,11 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from treewise.credit import LARGEST_REWARD
 from treewise.reward.call import Judged, NoVerdict, Reply, Reward, call
 
 __all__ = ["Judged", "NoVerdict", "Reply", "Reward", "Verdict", "compose", "score"]
-
-LARGEST_REWARD = 1e100  # beyond it a group's variance overflows
 
 
 @dataclass(frozen=True, slots=True)

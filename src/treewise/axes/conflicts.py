@@ -1,0 +1,116 @@
+"""Which choices don't go together, and why. Everything else combines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from treewise.axes import Objective
+
+# Surrogates that are a detached weight times log π: the gradient is each token's own, the value no measure of worth.
+LOG_FORM = ("cispo", "dppo", "vespo")
+
+
+def conflicts(objective: Objective, given: Iterable[str]) -> Iterator[str]:
+    """What is wrong with an objective, one sentence each; `given` are the options that the user set."""
+    yield from _ratios(objective)
+    yield from _advantages(objective)
+    yield from _kl(objective)
+    yield from _without_effect(objective, set(given))
+
+
+def _ratios(objective: Objective) -> Iterator[str]:
+    region = objective.name("trust_region")
+    needed = {"log_clip": "token", "dppo": "token", "vespo": "product"}.get(region, objective.ratio)
+    if needed != objective.ratio:
+        yield f"trust_region {region!r} needs ratio {needed!r}, not {objective.ratio!r}"
+    if objective.ratio == "product" and region not in LOG_FORM and objective.aggregation != "sequence":
+        yield (
+            "ratio 'product' gives every token the gradient of the whole answer, so a long answer would count by its "
+            f"length: choose aggregation 'sequence', not {objective.aggregation!r}"
+        )
+    if objective.ratio_base == "sampler" and objective.name("correction") != "none":
+        yield "ratio_base 'sampler' compares with the sampler already, so correction must be 'none'"
+    whole = region == "log_clip" or (objective.ratio in ("sequence", "product") and region not in LOG_FORM)
+    if whole:
+        choice = "trust_region 'log_clip'" if region == "log_clip" else f"ratio {objective.ratio!r}"
+        for chosen, what in (
+            (objective.advantage.per_token, f"advantage {objective.name('advantage')!r}"),
+            (objective.weight_exponent > 0, f"weight_exponent {objective.weight_exponent:g}"),
+            (objective.top_entropy is not None, f"top_entropy {objective.top_entropy}"),
+            (_of_tokens(objective), "a correction of single tokens"),
+        ):
+            if chosen:
+                instead = "another trust region" if region == "log_clip" else "ratio 'token' or 'sequence_token'"
+                if what == "a correction of single tokens":
+                    instead = "correction_level 'sequence' or 'geometric'"
+                yield (
+                    f"{choice} gives all tokens of an answer the same gradient, so {what} would be averaged away; "
+                    f"choose {instead}"
+                )
+
+
+def _of_tokens(objective: Objective) -> bool:
+    return getattr(objective.correction, "correction_level", None) == "token"
+
+
+def _advantages(objective: Objective) -> Iterator[str]:
+    rule, scale = objective.name("advantage"), objective.scale
+    if scale == "mean" and rule != "group_mean":
+        yield f"scale 'mean' belongs to advantage 'group_mean', not to {rule!r}"
+    if scale == "std" and not objective.advantage.group_relative:
+        yield f"advantage {rule!r} is not relative to a group; choose scale none, whiten or whiten_tokens"
+    if scale == "batch_std" and rule == "decoupled":
+        yield "advantage 'decoupled' has divided every score already; choose scale none, whiten or whiten_tokens"
+    if scale == "whiten" and objective.advantage.per_token:
+        yield f"scale 'whiten' needs one advantage an answer, and {rule!r} has one a token; choose 'whiten_tokens'"
+    if objective.overlong_penalty and rule == "decoupled":
+        yield "advantage 'decoupled' normalises every reward function; write the overlong penalty as one of them"
+    if objective.overlong_penalty and scale == "mean":
+        yield "scale 'mean' needs rewards of at least 0, and overlong_penalty makes them negative"
+    if objective.name("length_weight") == "learned" and objective.name("trust_region") in LOG_FORM:
+        yield (
+            f"length_weight 'learned' learns from the value of the surrogate, and that of "
+            f"{objective.name('trust_region')!r} (a · log π) is no measure of an answer's worth"
+        )
+
+
+def _kl(objective: Objective) -> Iterator[str]:
+    rule = objective.name("advantage")
+    if not objective.kl_coef:
+        return
+    if objective.kl_in == "loss":
+        if objective.kl_estimator == "k1":
+            yield (
+                "kl_estimator 'k1' in the loss has an expected gradient of 0, so it would only add noise; "
+                "choose k2, k3 or k3_unbiased, or kl_in 'reward'"
+            )
+        return
+    if objective.kl_estimator == "k3_unbiased":
+        yield "kl_estimator 'k3_unbiased' corrects the gradient of a loss; in the reward k1 is the unbiased one"
+    if rule in ("decoupled", "steps"):
+        yield f"advantage {rule!r} looks at single scores or steps and would lose a KL in the reward; set kl_in 'loss'"
+    if objective.scale == "mean":
+        yield "scale 'mean' needs rewards of at least 0, and a KL in the reward may make them negative"
+    if objective.scale == "std":
+        yield (
+            "scale 'std' divides a KL in the reward, too: where all answers are equally good it would make it as large "
+            "as a reward, whatever kl_coef is; choose scale none, whiten or whiten_tokens, or kl_in 'loss'"
+        )
+
+
+def _without_effect(objective: Objective, given: set[str]) -> Iterator[str]:
+    if objective.aggregation == "constant" and objective.max_completion_tokens is None:
+        yield (
+            "aggregation 'constant' divides by trajectories × max_completion_tokens: "
+            "set objective.max_completion_tokens"
+        )
+    if objective.aggregation != "constant" and objective.max_completion_tokens is not None:
+        yield (
+            f"objective.max_completion_tokens = {objective.max_completion_tokens} has no effect with "
+            f"aggregation {objective.aggregation!r}; leave it out or choose aggregation 'constant'"
+        )
+    for name in ("kl_estimator", "kl_in", "kl_refresh"):
+        if name in given and not objective.kl_coef:
+            yield f"objective.{name} has no effect with kl_coef 0"
+    if "max_refills" in given and objective.group_filter == "none":
+        yield "objective.max_refills has no effect with group_filter 'none'"
