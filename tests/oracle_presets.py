@@ -145,15 +145,6 @@ def leave_one_out(values: Sequence[float]) -> list[float]:
     return [values[i] - mean([*values[:i], *values[i + 1 :]]) for i in range(len(values))]
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Linear interpolation between the two neighbours in order."""
-    ordered = sorted(values)
-    rank = share * (len(ordered) - 1)
-    below = math.floor(rank)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (rank - below) * (ordered[above] - ordered[below])
-
-
 def outcome(row: Answer) -> float:
     assert row.reward is not None, "only scored trajectories have an outcome"
     return row.reward
@@ -624,7 +615,7 @@ def top_entropy(batch: Batch) -> Tensor:
     loss = nothing(batch)
     entropies = [entropy for row in everyone(batch) for entropy in row.entropy]
     for _, row, n, a in tokens(batch, group_score):
-        if row.entropy[n] >= quantile(entropies, 0.8):
+        if sum(other > row.entropy[n] for other in entropies) < math.ceil(len(entropies) / 5):
             loss = loss - ppo(token_ratio(row, n), a, 0.2, 0.28) / token_count(batch)
     return loss
 
@@ -852,9 +843,6 @@ def examples(seed: int = 0, *, copies: Literal["differ", "agree"] = "differ") ->
     except for the sampler's, as under one model."""
 
     def batch(groups: list[list[Answer]], most: int, preference: float) -> Batch:
-        if sum(len(row.logp) for group in groups for row in scored(group)) % 5 == 1:
-            # The 0.8 quantile would be one of the entropies, and rounding decide whether it is kept.
-            groups = [*groups, [exact.answer([2, 2], [5], 0.5)]]
         return Batch(groups, most, WEIGHTS, torch.tensor(preference, dtype=torch.float64, requires_grad=True))
 
     mild = Maker(seed, copies=copies, wide=0.15)

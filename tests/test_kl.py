@@ -88,6 +88,30 @@ def test_off_policy_only_the_unbiased_k3_is_right() -> None:
         assert not same(in_loss(name, OLD), gradient(reverse))
 
 
+def test_over_two_tokens_a_loss_holds_the_prefix_fixed_and_the_reward_does_not() -> None:
+    logits = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    reference = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64).log_softmax(-1)
+    logits.requires_grad_()
+    policy = logits.log_softmax(-1)
+    first, second = policy[0, 0], policy[1]  # the second token's distribution depends on the first token
+    ratios = [first - reference[0, 0], second - reference[1]]
+    whole = (first.exp() * ratios[0]).sum() + (first.exp()[:, None] * second.exp() * ratios[1]).sum()
+    fixed = (first.exp() * ratios[0]).sum() + (first.exp().detach()[:, None] * second.exp() * ratios[1]).sum()
+    joint = (first[:, None] + second).exp().detach()
+    k2 = [ESTIMATORS["k2"](ratio, ratio * 0) for ratio in ratios]
+    in_loss = (joint * (k2[0][:, None] + k2[1])).sum()
+    to_go = ratios[1].detach()
+    in_reward = (joint * ((ratios[0].detach()[:, None] + to_go) * first[:, None] + to_go * second)).sum()
+
+    def slope(value: Tensor) -> Tensor:
+        (found,) = torch.autograd.grad(value, logits, retain_graph=True)
+        return found
+
+    assert same(slope(in_loss), slope(fixed))
+    assert same(slope(in_reward), slope(whole))
+    assert not torch.allclose(slope(fixed), slope(whole), rtol=1e-3)
+
+
 def test_in_the_reward_k1_is_right_and_the_others_are_not() -> None:
     assert same(in_reward("k1"), gradient(reverse))
     for name in ("k2", "k3"):

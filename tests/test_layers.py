@@ -31,7 +31,7 @@ LAYERS = [
         "metrics",
         "plot",
     },
-    {"loop", "lifecycle", "session", "evaluate", "display"},
+    {"loop", "watch", "lifecycle", "session", "evaluate", "display"},
     {"cli"},
 ]
 # Within a layer imports are allowed along these arrows only.
@@ -44,7 +44,8 @@ WITHIN = {
     ("analysis", "records"), ("explain", "records"), ("explain", "assess"), ("tables", "analysis"),
     ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"),
-    ("loop", "session"), ("loop", "lifecycle"), ("lifecycle", "session"),
+    ("loop", "session"), ("loop", "lifecycle"), ("loop", "watch"), ("watch", "session"), ("watch", "lifecycle"),
+    ("watch", "display"), ("lifecycle", "session"),
     ("lifecycle", "display"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),
 }  # fmt: skip
 

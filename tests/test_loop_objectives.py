@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import tiny
 from folders import write_tiny_model
 from oracle import Row
-from test_train import comparable, recipe, rows, share_of_a
+from test_train import comparable, recipe, rows
 from treewise.axes import Objective
 from treewise.batch import gather, has_spread, overlong, penalise
 from treewise.credit import credit, denominator_of
@@ -34,19 +34,28 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
-def share_of_a_in_steps(steps: list[str]) -> list[float]:
+def varied(completion: str) -> float:
+    """A reward that hardly two answers share, so that every group has spread."""
+    return sum(map(ord, completion)) % 101 / 101
+
+
+def varied_in_steps(steps: list[str]) -> list[float]:
     """The same, step by step."""
-    return [share_of_a(step) for step in steps]
+    return [varied(step) for step in steps]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_trains(model: Path, tmp_path: Path, preset: str) -> None:
+def test_every_preset_runs_through_the_loop_and_moves_the_weights(model: Path, tmp_path: Path, preset: str) -> None:
     options = {"objective.preset": preset, "train.steps": 2, "train.updates_per_batch": 2}
-    reward = share_of_a_in_steps if preset == "grpo_process" else share_of_a
+    reward = varied_in_steps if preset == "grpo_process" else varied
     run = train(recipe(model, tmp_path, **options), reward=reward)
     for row in rows(run / "metrics.jsonl"):
-        assert row["updates/skipped"] == 0
-        assert math.isfinite(row["loss"])
+        assert (row["updates/skipped"], row["updates/empty"]) == (0, 0)
+        assert 0 < row["grad_norm"] < math.inf
+        assert (
+            row["sampling/sampling_logp_difference/max"] < 1e-4
+        )  # ratio_base, correction: the sampler's own log-probs
+        assert ("kl" in row) == (resolve(preset, {}, max_new_tokens=6).kl_coef > 0)
     before, after = load_file(model / "model.safetensors"), load_file(run / "model" / "model.safetensors")
     assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
 
@@ -54,11 +63,13 @@ def test_every_preset_trains(model: Path, tmp_path: Path, preset: str) -> None:
 # Resume
 
 
+ENDS = list("aeiou0123456789")  # so that answers differ in length
+# The reference is renewed after step 3, between two checkpoints: at neither of them it is the policy of that step.
 STATEFUL: dict[str, dict[str, Any]] = {
     "dynamic sampling": {"objective.preset": "dapo"},
-    "a renewed reference": {"objective.kl_coef": 0.1, "objective.kl_refresh": 1},
-    "a renewed reference of an adapter": {"objective.kl_coef": 0.1, "objective.kl_refresh": 1, "lora.rank": 4},
-    "a learned length weight": {"objective.preset": "token_preference"},
+    "a renewed reference": {"objective.kl_coef": 0.1, "objective.kl_refresh": 3},
+    "a renewed reference of an adapter": {"objective.kl_coef": 0.1, "objective.kl_refresh": 3, "lora.rank": 4},
+    "a learned length weight": {"objective.preset": "token_preference", "rollout.stop": ENDS},
     "a KL in the reward": {"objective.preset": "reinforce_pp"},
 }
 
@@ -70,15 +81,18 @@ def sparse(completion: str) -> float:
 
 @pytest.mark.parametrize("what", STATEFUL)
 def test_resuming_is_exact_with(what: str, model: Path, tmp_path: Path) -> None:
-    options = {"train.save_every": 2, "train.keep_last": 9, "train.updates_per_batch": 2, **STATEFUL[what]}
-    if "lora.rank" in options:
+    options = {"train.steps": 6, "train.save_every": 4, "train.keep_last": 9, "train.updates_per_batch": 2}
+    if "lora.rank" in STATEFUL[what]:
         pytest.importorskip("peft")
-    whole = train(recipe(model, tmp_path, **options, **{"train.name": "whole"}), reward=sparse)
+    reward = (lambda completion: len(completion) / 6) if "length" in what else sparse
+    whole = train(recipe(model, tmp_path, **options, **STATEFUL[what], **{"train.name": "whole"}), reward=reward)
+    if "length" in what:
+        assert rows(whole / "metrics.jsonl")[3]["preference"] != 0.0
     half = tmp_path / "runs" / "half"
     shutil.copytree(whole, half)
-    shutil.rmtree(half / "checkpoints" / "step_000004")
+    shutil.rmtree(half / "checkpoints" / "step_000006")
     shutil.rmtree(half / "model")
-    train(resume=half, reward=sparse)
+    train(resume=half, reward=reward)
     assert comparable(half) == comparable(whole)
     assert (half / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
     for path in (whole / "model").glob("*.safetensors"):
@@ -87,7 +101,7 @@ def test_resuming_is_exact_with(what: str, model: Path, tmp_path: Path) -> None:
 
 
 def test_a_learned_length_weight_learns_and_is_recorded(model: Path, tmp_path: Path) -> None:
-    options = {"objective.preset": "token_preference", "rollout.stop": list("aeiou0123456789")}
+    options = {"objective.preset": "token_preference", "rollout.stop": ENDS}
     run = train(recipe(model, tmp_path, **options), reward=lambda completion: len(completion) / 6)
     path = [row["preference"] for row in rows(run / "metrics.jsonl")]
     assert all(math.isfinite(value) for value in path)

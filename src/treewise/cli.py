@@ -61,6 +61,9 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
         raise ValueError(f"explain takes --objective.… options only, not --{foreign[0]}")
     if "objective.preset" in overrides:
         raise ValueError("give the preset with --preset")
+    for name in ("group_filter", "max_refills", "overlong_penalty", "kl_refresh", "preference_rate"):
+        if f"objective.{name}" in overrides:
+            raise ValueError(f"--objective.{name} has no effect on answers that are recorded already; leave it out")
     # Recorded rollouts may come from an older policy, so here the clip has an effect.
     off_policy = {"train": {"updates_per_batch": 2}}
     recipe = make_recipe(off_policy, {"objective.preset": arguments.preset, **overrides})

@@ -147,7 +147,7 @@ class CreditedGroup:
 
 def has_signal(group: CreditedGroup) -> bool:
     """Whether the group can move the policy without a KL term."""
-    return bool(np.any(group.advantages))
+    return bool(np.any(group.advantages[group.trained[group.tree.trajectory]]))
 
 
 def denominator_of(groups: Sequence[CreditedGroup], objective: Objective) -> float:
@@ -235,10 +235,13 @@ def credit(
     rule = objective.advantage
     compared = [rule.compared(outcome) for outcome in outcomes]
     alike = [rule.group_relative and (len(v) < 2 or bool(np.ptp(v) <= SPREAD_TOLERANCE)) for v in compared]
-    values = [
-        np.zeros(len(outcome.tree.index) if rule.per_token else outcome.tree.count) if same else rule(outcome)
-        for outcome, same in zip(outcomes, alike, strict=True)
-    ]
+    values = []
+    for group, outcome, same in zip(groups, outcomes, alike, strict=True):
+        try:
+            zeros = np.zeros(len(outcome.tree.index) if rule.per_token else outcome.tree.count)
+            values.append(zeros if same else rule(outcome))
+        except ValueError as error:
+            raise ValueError(f"problem {group.problem.id!r}: {error}") from error
     tokens = [
         np.ones(len(outcome.tree.index)) if rule.per_token else outcome.tree.lengths.astype(np.float64)
         for outcome in outcomes

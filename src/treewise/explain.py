@@ -16,6 +16,7 @@ import numpy as np
 
 from treewise.axes import Objective
 from treewise.axes.aggregation import token_weights
+from treewise.axes.conflicts import LOG_FORM
 from treewise.axes.length_weight import LearnedPreference
 from treewise.credit import CreditedGroup, credit, denominator_of
 from treewise.records import RecordedGroup, RecordedTrajectory
@@ -137,6 +138,12 @@ def _refuse_missing(groups: Sequence[RecordedGroup], objective: Objective) -> No
     if rule == "decoupled" and not any(row.scores for row in rows):
         raise ValueError(
             f'{rows[0].where}: advantage {rule!r} needs "scores", {{name: number}} of the reward functions'
+        )
+    unknown = [row for row in rows if row.logprobs is None and row.sampled.any()]
+    if objective.name("trust_region") in LOG_FORM and unknown:
+        raise ValueError(
+            f"{unknown[0].where}: trust_region {objective.name('trust_region')!r} is worth a · log π: "
+            'it needs "logprobs", one number per token'
         )
     if rule == "steps" and not any(row.steps for row in rows):
         raise ValueError(

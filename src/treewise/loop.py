@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from treewise import checkpoint, track
 from treewise.assess import assess
-from treewise.batch import Batch, gather
+from treewise.batch import gather
 from treewise.config import Recipe
-from treewise.credit import no_verdict
 from treewise.data import problem_order
 from treewise.display import Display
 from treewise.evaluate import Evaluation, summarise
@@ -32,6 +30,7 @@ from treewise.rollout import collect
 from treewise.session import Given, Session, open_session
 from treewise.types import Group, Sampling
 from treewise.update import update
+from treewise.watch import watch
 
 # The first number of every sampling seed says what the answers are for.
 TRAINING, EVALUATION = 0, 1
@@ -158,7 +157,7 @@ def _loop(
         records.metrics(metrics)
         records.rollouts(step + 1, batch.sampled, session.chat.pieces, kept=len(batch.kept))
         display.step(metrics)
-        _watch(metrics, batch, progress, recipe, session, display)
+        watch(metrics, batch, credited, progress, recipe, session, display)
         if step % SHOW_ANSWERS_EVERY == 0 and credited:
             display.answers(max(credited, key=lambda group: float(abs(group.advantages).max(initial=0.0))).group)
 
@@ -215,45 +214,6 @@ def _evaluate(
 def _percent(evaluation: Evaluation, name: str) -> str:
     mean, low, high, _ = evaluation.interval(name)
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _watch(
-    metrics: dict[str, Any], batch: Batch, progress: Progress, recipe: Recipe, session: Session, display: Display
-) -> None:
-    """Say what a person would want to know before hours are lost, and stop a run that has diverged."""
-    if metrics["updates/skipped"]:
-        display.warn(f"step {metrics['step']}: the gradient was not finite; the weights were left as they are")
-    if progress.skipped_in_a_row >= recipe.train.max_skipped_steps:
-        raise FloatingPointError(
-            f"{progress.skipped_in_a_row} optimizer steps in a row had a gradient that was not finite; "
-            "lower optimizer.learning_rate, or look at the last rows of metrics.jsonl"
-        )
-    objective, weights = session.objective, session.weights
-    silent = [
-        (g.problem.id, t.cause) for g in batch.sampled for t in g.trajectories if no_verdict(t, objective, weights)
-    ]
-    answers = len(batch.sampled) * recipe.rollout.group_size
-    if silent:
-        (problem, cause), _ = Counter(silent).most_common(1)[0]
-        what = (
-            f"step {metrics['step']}: {len(silent)} of {answers} answers got no verdict and were left out, "
-            f"for instance of problem {problem!r}: {cause}"
-        )
-        if len(silent) == answers and metrics["step"] == 1:
-            raise ValueError(f"{what}. There is nothing to learn from; mend the rewards")
-        if len(silent) > 0.01 * answers:
-            display.warn(f"{what}. Leaving answers out is unbiased only if it doesn't depend on the answer")
-    if objective.group_filter != "none" and len(batch.kept) < recipe.rollout.problems_per_step:
-        display.warn(
-            f"step {metrics['step']}: {len(batch.kept)} of {recipe.rollout.problems_per_step} groups had reward spread "
-            f"after {batch.draws} draws (objective.max_refills = {objective.max_refills}); learning from those"
-        )
-    if metrics["step"] <= 5 and metrics["completions/clipped_ratio"] > 0.9 and metrics["frac_reward_zero_std"] == 1.0:
-        display.warn(
-            f"step {metrics['step']}: {metrics['completions/clipped_ratio']:.0%} of the answers were cut at "
-            f"rollout.max_new_tokens = {recipe.rollout.max_new_tokens} and no group has any reward spread, so "
-            "nothing is learned; raise the limit"
-        )
 
 
 def _finish(run: Path, session: Session, progress: Progress, display: Display) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from treewise.axes import AXES, Objective, options, owners
 from treewise.axes.conflicts import conflicts
 
@@ -133,6 +135,17 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
+def _valid(name: str, value: Any) -> Any:
+    """The value of an option, if it has the option's type and keeps its bounds."""
+    known = options()
+    if name not in known:
+        raise ValueError(f"unknown option objective.{name}; there are {', '.join(known)}")
+    try:
+        return TypeAdapter(known[name], config=ConfigDict(allow_inf_nan=False)).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"objective.{name} = {value!r}: {error.errors()[0]['msg']}") from error
+
+
 def resolve(preset: str, overrides: Mapping[str, Any], *, max_new_tokens: int | None = None) -> Objective:
     """The options of a preset with the user's own on top.
 
@@ -142,13 +155,12 @@ def resolve(preset: str, overrides: Mapping[str, Any], *, max_new_tokens: int | 
         max_new_tokens: the sampler's limit, the default of `max_completion_tokens` where that is needed.
 
     Raises:
-        ValueError: for an unknown preset or option, one that has no effect, or options that contradict each other.
+        ValueError: for an unknown preset or option, a value out of bounds, an option that has no effect, or options
+            that contradict each other.
     """
     if preset not in PRESETS:
         raise ValueError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    for name in overrides:
-        if name not in options():
-            raise ValueError(f"unknown option objective.{name}; there are {', '.join(options())}")
+    overrides = {name: _valid(name, value) for name, value in overrides.items()}
     row, defaults = PRESETS[preset].options, Objective()
     chosen: dict[str, Any] = {}
     for axis, kinds in AXES.items():

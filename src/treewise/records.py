@@ -25,6 +25,7 @@ import numpy as np
 from treewise.types import BoolArray, FloatArray, IntArray
 
 LARGEST_TOKEN = 2**31 - 1
+LARGEST_LOGPROB = 1e-3  # engines round a sure token's 0 upwards
 LARGEST_NUMBER = 1e100  # so that no mean, square or difference overflows
 
 
@@ -217,12 +218,17 @@ def _logprobs(
                 f"a sampled token needs a finite {'entropy' if key == 'entropies' else 'log-prob'}"
             )
     filled = [x if number else np.nan for x, number in zip(value, known, strict=True)]
-    return np.where(sampled, np.array(filled, dtype=np.float64), 0.0)
+    found = np.where(sampled, np.array(filled, dtype=np.float64), 0.0)
+    wrong = np.flatnonzero(found < 0 if key == "entropies" else found > LARGEST_LOGPROB)
+    if len(wrong):
+        what = "an entropy is at least 0" if key == "entropies" else "a log-prob is at most 0"
+        raise ValueError(f'{where}: "{key}" has {_short(value[wrong[0]])} at position {wrong[0]}; {what}')
+    return found
 
 
 def _steps(row: Mapping[str, Any], sampled: BoolArray, where: str) -> tuple[tuple[int, float], ...]:
     value = row.get("steps")
-    if value is None:
+    if value is None or not sampled.any():
         return ()
     if not isinstance(value, list):
         raise ValueError(f'{where}: "steps" is {_short(value)}; give a list of [position, reward]')

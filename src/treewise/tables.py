@@ -51,7 +51,9 @@ def explain_command(path: str | Path, objective: Objective, *, as_json: bool) ->
     if as_json:
         _print_json(report)
     else:
-        Console(highlight=False).print(f"objective: {objective}", render_explain(groups, report), sep="\n")
+        sampling = objective.group_filter != "none" or objective.overlong_penalty
+        note = ["(filter and penalty belong to sampling: the groups are explained as recorded)"] if sampling else []
+        Console(highlight=False).print(f"objective: {objective}", *note, render_explain(groups, report), sep="\n")
 
 
 def _print_json(value: Any) -> None:

@@ -151,14 +151,14 @@ class Records:
         groups, or from all."""
         times: Counter[str] = Counter()  # a problem may come twice, where dropped groups were replaced
         for number, group in enumerate(groups):
-            again = f"#{times[group.problem.id]}" if times[group.problem.id] else ""
+            again = f".{times[group.problem.id]}" if times[group.problem.id] else ""
             times[group.problem.id] += 1
             for index, t in enumerate(group.trajectories):
                 start = int(t.sampled.argmax()) if t.sampled.any() else len(t.tokens)
                 self._append(
                     name,
                     {
-                        "group": f"{step}:{group.problem.id}{again}",
+                        "group": f"{step}{again}:{group.problem.id}",
                         "step": step,
                         "problem": group.problem.id,
                         "index": index,

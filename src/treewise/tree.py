@@ -74,21 +74,14 @@ class SortedRows:
 
 def sort_rows(transcripts: Sequence[IntArray]) -> SortedRows:
     """Sort transcripts and measure the longest common prefix of neighbours, in O(total tokens)."""
-    width = max((len(row) for row in transcripts), default=0)
-    # Shorter rows are filled with -1, which sorts first and equals no token. Big-endian bytes of
-    # (value + 1) compare like the numbers do, so one argsort of opaque rows is lexicographic.
-    padded = np.full((len(transcripts), width), -1, dtype=np.int64)
-    for number, row in enumerate(transcripts):
-        padded[number, : len(row)] = row
-    if width == 0:
-        return SortedRows(np.arange(len(transcripts)), np.zeros(len(transcripts), dtype=np.int64))
-    keys = np.ascontiguousarray((padded + 1).astype(">i8")).view(np.dtype((np.void, 8 * width))).ravel()
-    rows = np.argsort(keys, kind="stable")
+    # Big-endian bytes of numbers that are not negative compare like the numbers do, and a prefix comes first.
+    keys = [np.asarray(row, dtype=">i8").tobytes() for row in transcripts]
+    rows = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
     shared = np.zeros(len(rows), dtype=np.int64)
     for j in range(1, len(rows)):
         before, here = transcripts[rows[j - 1]], transcripts[rows[j]]
         overlap = min(len(before), len(here))
-        differs = np.flatnonzero(padded[rows[j - 1], :overlap] != padded[rows[j], :overlap])
+        differs = np.flatnonzero(before[:overlap] != here[:overlap])
         shared[j] = differs[0] if len(differs) else overlap
     return SortedRows(rows, shared)
 

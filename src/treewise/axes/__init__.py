@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -125,7 +126,8 @@ class Objective:
         return f"{name}({', '.join(shown)})" if own else name
 
 
-def options() -> dict[str, Any]:
+@cache
+def options() -> Mapping[str, Any]:
     """Every option of an objective as name → annotated type, the values' own ones behind their axis."""
     found: dict[str, Any] = {}
     for name, annotation in get_type_hints(Objective, include_extras=True).items():
@@ -136,7 +138,7 @@ def options() -> dict[str, Any]:
         for kind in AXES[name].values():
             hints = get_type_hints(kind, include_extras=True)
             found |= {field.name: hints[field.name] for field in fields(kind)}
-    return found
+    return MappingProxyType(found)
 
 
 def owners(option: str) -> list[str]:

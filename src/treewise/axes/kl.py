@@ -1,10 +1,10 @@
 """KL to the reference: per-token estimates from log π − log π_ref, `[A]`.
 
-                  as a loss it has the gradient of          as a part of the reward
-    k1            nothing (0 in expectation: refused)       KL(π ‖ π_ref), the right one
-    k2            KL(π ‖ π_ref)                             biased
-    k3            KL(π_ref ‖ π)                             biased
-    k3_unbiased   KL(π ‖ π_ref), off policy too             (refused)
+                  as a loss it has the gradient of                      as a part of the reward
+    k1            nothing (0 in expectation: refused)                   KL(π ‖ π_ref) of the answer
+    k2            KL(π ‖ π_ref) of each token, prefixes held fixed      biased
+    k3            KL(π_ref ‖ π) of each token, prefixes held fixed      biased
+    k3_unbiased   that of k2, off policy too (but for the prefixes)     (refused)
 
 Source: Schulman, "Approximating KL divergence" (2020); the gradients: arXiv 2510.01555.
 """

@@ -31,8 +31,8 @@ class LearnedPreference:
     """
 
     preference_spread: Annotated[float, Field(gt=0, description="r, how far lengths spread around 1")] = 1 / 9
-    preference_start: Annotated[float, Field(description="λ before training")] = 0.0
-    preference_rate: Annotated[float, Field(gt=0, description="learning rate of λ")] = 0.01
+    preference_start: Annotated[float, Field(ge=-50, le=50, description="λ before training")] = 0.0
+    preference_rate: Annotated[float, Field(gt=0, le=1, description="learning rate of λ")] = 0.01
 
     def check(self, group_size: int) -> None:
         """Refuse an r that makes h negative for some lengths: |z| goes up to √(G − 1)."""
@@ -49,7 +49,8 @@ class LearnedPreference:
         bases = 1 + self.preference_spread * (lengths - lengths.mean()) / lengths.std(correction=0)
         if bases.min() <= 0:
             self.check(len(lengths))
-        return len(lengths) * (bases**preference).softmax(0)
+        # Bounded, so that no power overflows to infinity; the softmax is saturated long before.
+        return len(lengths) * (bases**preference).clamp(max=1e6).softmax(0)
 
 
 LengthWeight = NoLengthWeight | LearnedPreference

@@ -33,6 +33,11 @@ def load_reward(spec: str | Callable[..., Any], *, weight: float = 1.0, name: st
     if callable(spec):
         own_name = str(getattr(spec, "__name__", type(spec).__name__))
         return Reward(name or own_name, spec, weight)
+    if not isinstance(spec, str):
+        raise ValueError(
+            f"a reward is one function, or the name of one, not {spec!r:.60}; several rewards stand in a recipe, "
+            "one [[reward]] each"
+        )
     where, colon, attribute = spec.rpartition(":")
     if not colon:
         if spec not in BUILT_IN:
