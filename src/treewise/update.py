@@ -71,20 +71,17 @@ def prepare(
     *,
     budget: int,
     keep_old: bool,
-    total: float | None = None,
 ) -> MiniBatch:
     """Fix D over all of the step's groups, then pack those that have a signal.
 
     Args:
-        groups: every group of the optimizer step (of this rank).
+        groups: every group of the optimizer step.
         budget: tokens of a micro-batch.
         keep_old: score log π_old now, because the policy will have moved when the loss is computed.
-        total: D, where `groups` are not all of the step's groups.
     """
-    total = denominator_of(groups, objective) if total is None else total
     in_loss = objective.kl_coef > 0 and objective.kl_in == "loss"
     signal = [group for group in groups if in_loss or has_signal(group)]
-    batches = pack(signal, denominator=total, budget=budget, flat=policy.path == "flat")
+    batches = pack(signal, denominator=denominator_of(groups, objective), budget=budget, flat=policy.path == "flat")
     old: list[Tensor | None] = [None] * len(batches)
     if keep_old:
         with torch.no_grad():
