@@ -361,18 +361,6 @@ def test_on_policy_every_trust_region_has_the_gradient_of_the_unclipped_form(
     assert not surrogate.clipped.any()
 
 
-def test_the_table_of_gradients_names_every_combination_that_is_allowed() -> None:
-    allowed = set()
-    for region in REGIONS:
-        for ratio in RATIOS:
-            try:
-                resolve("grpo", {"trust_region": region, "ratio": ratio})
-            except ValueError:
-                continue
-            allowed.add((region, ratio))
-    assert allowed == set(ON_POLICY)
-
-
 def test_on_policy_the_values_of_trust_regions_differ() -> None:
     old, owner = torch.tensor([-0.5, -2.0], dtype=torch.float64), torch.tensor([0, 0])
     tokens = Tokens(old, old, torch.tensor([1.0, -1.0], dtype=torch.float64), owner, old * 0)

@@ -19,16 +19,6 @@ eval.every eval.limit eval.min_p eval.options eval.repetition_penalty eval.sourc
 eval.top_k eval.top_p
 lora.alpha lora.rank
 model.attention model.dtype model.gradient_checkpointing model.path
-objective.advantage objective.aggregation objective.clip_high objective.clip_low objective.clip_max
-objective.correction objective.correction_high objective.correction_level objective.correction_low
-objective.divergence objective.divergence_high objective.divergence_low objective.gate_negative
-objective.gate_positive objective.group_filter objective.kappa objective.kl_coef objective.kl_estimator
-objective.kl_in objective.kl_refresh objective.length_weight objective.log_clip_high objective.log_clip_low
-objective.max_completion_tokens objective.max_refills objective.overlong objective.overlong_penalty
-objective.preference_rate objective.preference_spread objective.preference_start objective.preset
-objective.rate_negative objective.rate_positive objective.ratio objective.ratio_base objective.scale
-objective.segment_tokens objective.shape_negative objective.shape_positive objective.top_entropy
-objective.trust_region objective.weight_exponent objective.weight_max
 optimizer.beta1 optimizer.beta2 optimizer.learning_rate optimizer.max_grad_norm optimizer.schedule
 optimizer.warmup_steps optimizer.weight_decay
 reward
@@ -40,7 +30,8 @@ train.steps train.token_budget train.updates_per_batch
 
 
 def test_the_list_of_options_is_pinned() -> None:
-    assert sorted(name for name, _, _ in options()) == sorted(OPTIONS.split())
+    """Those of the objective follow from the axes, and stand in docs/options.md."""
+    assert sorted(name for name, _, _ in options() if not name.startswith("objective.")) == sorted(OPTIONS.split())
 
 
 def test_every_option_has_one_line_of_help() -> None:

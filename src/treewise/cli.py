@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from treewise import __version__
+from treewise.axes.conflicts import remarks
 from treewise.recipe import QUICK_START, bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
 Overrides = dict[str, Any]
@@ -39,6 +40,8 @@ def _train(arguments: argparse.Namespace, overrides: Overrides) -> int:
         print(recipe.model_dump_json(indent=2))
         resolved = recipe.objective.resolve(max_new_tokens=recipe.rollout.max_new_tokens)
         print(f"objective: {resolved}", file=sys.stderr)
+        for remark in remarks(resolved, updates=recipe.train.updates_per_batch * recipe.train.minibatches):
+            print(remark, file=sys.stderr)
         return 0
     from treewise.loop import train
 
@@ -67,9 +70,11 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
     # Recorded rollouts may come from an older policy, so here the clip has an effect.
     off_policy = {"train": {"updates_per_batch": 2}}
     recipe = make_recipe(off_policy, {"objective.preset": arguments.preset, **overrides})
+    from treewise.records import run_config
     from treewise.tables import explain_command
 
-    explain_command(arguments.file, recipe.objective.resolve(), as_json=arguments.json)
+    limit = run_config(arguments.file).get("rollout", {}).get("max_new_tokens")
+    explain_command(arguments.file, recipe.objective.resolve(max_new_tokens=limit), as_json=arguments.json)
     return 0
 
 

@@ -133,6 +133,7 @@ else:
     ObjectiveSection = create_model(
         "ObjectiveSection",
         __base__=_Objective,
+        __doc__="The loss: a preset, and what differs from it; objectives.md has the formulas and the presets' values.",
         **{
             name: (
                 annotation,
@@ -229,7 +230,7 @@ class Recipe(Section):
         if self.optimizer.warmup_steps >= updates:
             raise ValueError(
                 f"optimizer.warmup_steps = {self.optimizer.warmup_steps} leaves no step at full rate: "
-                f"the run has {updates} optimizer steps"
+                f"the run has {updates} optimizer steps; lower it"
             )
         if updates == self.train.steps and objective.ratio_base == "trainer":
             for name, value in self.objective.given().items():
@@ -237,6 +238,6 @@ class Recipe(Section):
                 if region or (name == "ratio" and value in ("sequence", "sequence_token")):
                     raise ValueError(
                         f"objective.{name} has no effect: with one optimizer step per batch the ratio is always 1; "
-                        "raise train.updates_per_batch or train.minibatches"
+                        "leave it out, or raise train.updates_per_batch or train.minibatches"
                     )
         return self

@@ -92,7 +92,8 @@ def explain_groups(
     )
     value = loss(terms, torch.tensor(coefficients / total if total else np.zeros_like(coefficients)))
     (gradient,) = torch.autograd.grad(value, logprobs)
-    to_reference = ESTIMATORS[objective.kl_estimator](torch.tensor(now - ref), torch.tensor(now - old))
+    policy = old if objective.kl_in == "reward" else now  # whose KL it is
+    to_reference = ESTIMATORS[objective.kl_estimator](torch.tensor(policy - ref), torch.tensor(policy - old))
 
     columns = {
         "advantages": advantages,

@@ -70,15 +70,22 @@ class RecordedGroup:
     trajectories: tuple[RecordedTrajectory, ...]
 
 
-def reward_weights(path: str | Path, groups: Sequence[RecordedGroup]) -> dict[str, float] | None:
-    """The weights of the reward functions, if the file stands in the folder of the run that used them; else `None`."""
+def run_config(path: str | Path) -> dict[str, Any]:
+    """The recipe of the run whose folder a file stands in; empty elsewhere."""
     try:
         config = json.loads(Path(path).with_name("config.json").read_text(encoding="utf-8"))
-        weights = {item["function"].rpartition(":")[2]: float(item["weight"]) for item in config["reward"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) and isinstance(config.get("reward"), list) else {}
+
+
+def reward_weights(path: str | Path, groups: Sequence[RecordedGroup]) -> dict[str, float] | None:
+    """The weights of the reward functions, if the file stands in the folder of the run that used them; else `None`."""
+    weights = {
+        item["function"].rpartition(":")[2]: float(item["weight"]) for item in run_config(path).get("reward", [])
+    }
     names = {name for group in groups for row in group.trajectories for name in row.scores}
-    return weights if names <= weights.keys() else None  # a run from Python may have had functions of its own
+    return weights if weights and names <= weights.keys() else None  # a run from Python may have had its own
 
 
 def read_groups(path: str | Path) -> list[RecordedGroup]:

@@ -13,6 +13,7 @@ import torch
 
 from treewise import models
 from treewise.axes import Objective
+from treewise.axes.conflicts import remarks
 from treewise.axes.length_weight import LearnedPreference
 from treewise.chat import Chat
 from treewise.config import DataSection, EvalSection, Recipe
@@ -217,8 +218,7 @@ def open_session(
         raise ValueError(f"the tokenizer has ids up to {chat.vocab_size - 1}, the model has embeddings for {rows} only")
     policy, note = build_policy(recipe, objective, model, chat.vocab_size)
     notes = [f"objective: {objective}", note]
-    if recipe.train.updates_per_batch * recipe.train.minibatches == 1 and objective.ratio_base == "trainer":
-        notes.append("one optimizer step per batch: the ratio is always 1, so the trust region never acts")
+    notes += remarks(objective, updates=recipe.train.updates_per_batch * recipe.train.minibatches)
     room = max_length(causal_lm(model).config.get_text_config(decoder=True))
     if problems is None and recipe.data.source is None:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")

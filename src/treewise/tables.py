@@ -11,6 +11,7 @@ Whatever comes from the file is shown as inert text: control characters escaped,
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -47,7 +48,10 @@ def inspect_command(path: str | Path, *, as_json: bool) -> None:
 def explain_command(path: str | Path, objective: Objective, *, as_json: bool) -> None:
     """Print the loss of the file, token by token. Raises ValueError as `explain_groups` does."""
     groups = read_groups(path)
-    report = explain_groups(groups, objective, weights=reward_weights(path, groups))
+    weights = reward_weights(path, groups)
+    report = explain_groups(groups, objective, weights=weights)
+    if weights is None and objective.name("advantage") == "decoupled":
+        print("every reward function weighs 1: the file stands in no run folder that knows better", file=sys.stderr)
     if as_json:
         _print_json(report)
     else:

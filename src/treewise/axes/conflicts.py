@@ -1,4 +1,4 @@
-"""Which choices don't go together, and why. Everything else combines."""
+"""Which choices don't go together, and why; and what to know of some that do. Everything else combines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,25 @@ def conflicts(objective: Objective, given: Iterable[str]) -> Iterator[str]:
     yield from _advantages(objective)
     yield from _kl(objective)
     yield from _without_effect(objective, set(given))
+
+
+def remarks(objective: Objective, *, updates: int) -> Iterator[str]:
+    """What is not wrong, but may not be meant, with so many optimizer steps per sampled batch."""
+    if updates == 1 and objective.ratio_base == "trainer":
+        yield "one optimizer step per batch: the ratio is always 1, so the trust region never acts"
+    if updates > 1 and objective.name("trust_region") == "none":
+        yield f"{updates} optimizer steps per batch and no trust region: nothing bounds the ratio"
+    if objective.name("advantage") == "tree_rloo":
+        reasons = [
+            (objective.scale != "none", f"scale {objective.scale}"),
+            (objective.weight_exponent > 0, f"weight_exponent {objective.weight_exponent:g}"),
+            (objective.aggregation in ("token", "sequence"), f"aggregation {objective.aggregation}"),
+            (objective.overlong != "keep", f"overlong {objective.overlong}"),
+            (updates > 1, f"{updates} optimizer steps per batch"),
+        ]
+        found = [reason for wrong, reason in reasons if wrong]
+        if found:
+            yield f"tree_rloo is not unbiased here, because of {', '.join(found)}"
 
 
 def _ratios(objective: Objective) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Scale: what advantages are divided by, over the groups of one batch.
 
 Functions of three lists with an entry per group: the advantages ([A], or [G] where a rule gives one to each answer),
-for how many sampled tokens each of them stands, and the values that the rule compared. The result has the advantages'
-shapes.
+for how many sampled tokens each of them stands, and the values that the rule compared: the answers' rewards, or all
+step rewards. The result has the advantages' shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Arrays = Sequence[FloatArray]
 
 
 def std(advantages: Arrays, tokens: Arrays, compared: Arrays) -> list[FloatArray]:
-    """`a / (std + ε)` of the group, ddof 1. Source: GRPO, arXiv 2402.03300; ddof and ε = 1e-4 are TRL's."""
+    """`a / (std r + ε)`, of the group's rewards (or all of its step rewards), ddof 1.
+
+    Source: GRPO, arXiv 2402.03300; ddof and ε = 1e-4 are TRL's.
+    """
     return [a / (_std(values) + STD_EPSILON) for a, values in zip(advantages, compared, strict=True)]
 
 
@@ -58,6 +61,8 @@ def _whiten(advantages: Arrays, counts: Arrays) -> list[FloatArray]:
     if times.sum() < 2 or np.ptp(values[times > 0]) <= SPREAD_TOLERANCE:
         return [np.zeros_like(a) for a in advantages]
     mean = (times @ values) / times.sum()
+    if abs(mean) <= 1e-12 * np.abs(values).max():
+        mean = 0.0  # it is 0 but for rounding, and what is exactly 0 must stay so
     deviation = np.sqrt(times @ (values - mean) ** 2 / (times.sum() - 1))
     return [(a - mean) / (deviation + STD_EPSILON) for a in advantages]
 

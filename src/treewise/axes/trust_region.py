@@ -191,7 +191,7 @@ def _bernoulli_kl(q: Tensor, log_q: Tensor, p: Tensor, log_p: Tensor) -> Tensor:
 class Vespo:
     """`sg(φ(W)) · a · log π` with `φ(W) = W^c · exp(l · (1 − W))`, c and l by the sign of a; W is the answer's ratio.
 
-    Source: VESPO, arXiv 2602.10693.
+    W is kept within 1e-8 and e²⁰. Source: VESPO, arXiv 2602.10693.
     """
 
     shape_positive: Annotated[float, Field(gt=0, description="exponent c of W where a ≥ 0")] = 2.0
