@@ -172,7 +172,10 @@ def test_an_override_of_a_section_that_is_none_is_an_error() -> None:
         ("gspo", {"weight_exponent": 1.0}, "so weight_exponent 1 would be averaged away"),
         ("gspo", {"correction": "mask"}, "choose correction_level 'sequence' or 'geometric'"),
         ("rloo", {"aggregation": "token"}, "choose aggregation 'sequence', not 'token'"),
-        ("cispo", {"length_weight": "learned"}, "is no measure of an answer's worth"),
+        ("cispo", {"length_weight": "learned"}, "is not the advantage; choose trust_region none, clip or log_clip"),
+        ("sapo", {"length_weight": "learned"}, "is not the advantage; choose trust_region none, clip or log_clip"),
+        ("rloo", {"kl_in": "loss"}, "would divide a KL in the loss by the length"),
+        ("maxrl", {"kl_coef": 0.1, "kl_in": "reward"}, "a KL in the reward may make them negative"),
         ("maxrl", {"overlong_penalty": 0.1}, "needs rewards of at least 0"),
         ("grpo", {"kl_coef": 0.1, "kl_in": "reward"}, "scale 'std' divides a KL in the reward, too"),
         ("gdpo", {"scale": "batch_std"}, "has divided every score already"),
@@ -202,3 +205,7 @@ def test_a_trust_region_without_effect_is_refused_and_one_against_the_sampler_is
     with pytest.raises(ValueError, match="objective.trust_region has no effect"):
         make_recipe({}, {"objective.trust_region": "sapo"})
     make_recipe({}, {"objective.preset": "dppo", "objective.divergence_low": 0.1})
+    with pytest.raises(ValueError, match="objective.ratio has no effect"):
+        make_recipe({}, {"objective.preset": "grpo", "objective.ratio": "sequence"})
+    make_recipe({}, {"objective.preset": "rloo", "objective.ratio": "sequence"})  # of a whole answer's, which differs
+    assert resolve("grpo", {"kl_refresh": 0, "kl_in": "loss"}) == resolve("grpo", {})  # the defaults, said aloud

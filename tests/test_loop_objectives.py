@@ -130,6 +130,19 @@ def test_a12_groups_without_spread_are_dropped_and_others_sampled_in_their_place
     assert len(batch.sampled) == 4
 
 
+def test_the_filter_asks_the_rule_and_counts_only_what_has_a_weight() -> None:
+    (solved,) = groups_of([1.0, 1.0])
+    assert not has_spread(solved, resolve("reinforce_pp", {}))  # though without a baseline it has an advantage
+    scores = [{"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 1.0}]
+    scored = [replace(t, scores=own) for t, own in zip(solved.trajectories, scores, strict=True)]
+    apart = replace(solved, trajectories=tuple(scored))
+    assert has_spread(apart, resolve("gdpo", {}), {"a": 1.0, "b": 0.5})
+    assert not has_spread(apart, resolve("gdpo", {}), {"a": 1.0, "b": 0.0})
+    batch = gather(lambda _: [apart], resolve("gdpo", {"group_filter": "spread", "max_refills": 1}), wanted=1,
+                   max_new_tokens=9, weights={"a": 1.0, "b": 0.0})  # fmt: skip
+    assert (len(batch.kept), len(batch.dropped)) == (0, 2)
+
+
 def test_refills_are_bounded_and_what_there_is_is_used() -> None:
     objective = resolve("dapo", {"max_refills": 2, "overlong_penalty": 0.0})
     batches = [groups_of([1.0, 1.0]), groups_of([0.0, 1.0]), groups_of([0.0, 0.0]), groups_of([0.0, 1.0])]
@@ -157,6 +170,16 @@ def test_a_run_replaces_groups_and_records_them_as_not_kept(model: Path, tmp_pat
     assert len(recorded) == sum(row["groups/kept"] + row["groups/dropped"] for row in metrics)
     assert sum(group.trajectories[0].kept for group in recorded) == sum(row["groups/kept"] for row in metrics)
     assert {len(group.trajectories) for group in recorded} == {4}
+
+
+def test_refills_draw_other_answers_to_the_same_problem(model: Path, tmp_path: Path) -> None:
+    options = {"objective.preset": "dapo", "train.steps": 1, "objective.max_refills": 2, "data.limit": 2}
+    run = train(recipe(model, tmp_path, **options), reward=lambda completion: 1.0)
+    texts: dict[str, list[str]] = {}
+    for row in rows(run / "rollouts.jsonl"):
+        texts.setdefault(row["group"], []).append(row["text"])
+    assert len(texts) == 6
+    assert len({tuple(answers) for answers in texts.values()}) == 6
 
 
 def test_a_run_without_any_spread_makes_no_step_and_says_so(
@@ -212,6 +235,13 @@ def test_a08_cut_answers_leave_or_stay_in_the_statistics_only() -> None:
 
 
 # The reference
+
+
+def test_the_reference_is_renewed_after_every_so_many_steps(model: Path, tmp_path: Path) -> None:
+    options = {"objective.kl_coef": 0.1, "objective.kl_refresh": 2, "train.steps": 5}
+    run = train(recipe(model, tmp_path, **options), reward=varied)
+    kl = [row["kl"] for row in rows(run / "metrics.jsonl")]
+    assert [value > 1e-9 for value in kl] == [False, True, False, True, False]  # 0 where policy and reference agree
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -275,5 +305,8 @@ def test_top_entropy_keeps_the_share_and_its_ties() -> None:
     entropies = np.array([0.1, 0.9, 0.2, 0.8, 0.8, 0.3, 0.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0, 0.0, 0.5])
     (kept,) = learn_from_uncertain(credited, [entropies], 0.2)  # three of fifteen
     assert np.flatnonzero(kept.advantages).tolist() == [1, 3, 4]
+    cut = replace(credited[0], trained=np.array([False, True]))
+    (second,) = learn_from_uncertain([cut], [entropies], 0.2)  # one of the five that count
+    assert np.flatnonzero(second.advantages[10:]).tolist() == [4]
     (tied,) = learn_from_uncertain(credited, [entropies], 0.1)  # two, and the one that ties
     assert np.flatnonzero(tied.advantages).tolist() == [1, 3, 4]

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from treewise.axes import Objective
+from treewise.axes.advantage import GroupMean, ReturnToGo
 from treewise.credit import credit, has_signal
-from treewise.types import Group, Trajectory
-
-PENALTY = "overlong_penalty"  # its name among the scores
+from treewise.types import PENALTY, Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,12 @@ def gather(
 
 
 def has_spread(group: Group, objective: Objective, weights: Mapping[str, float] | None = None) -> bool:
-    """Whether the objective's advantage rule sees a difference of more than 1e-6 in the group."""
-    (credited,) = credit([group], replace(objective, scale="none"), weights=weights)
+    """Whether the objective's advantage rule sees a difference of more than 1e-6 in the group.
+
+    A rule without a baseline sees every reward that is not 0, so rewards are compared in its place.
+    """
+    rule = GroupMean() if isinstance(objective.advantage, ReturnToGo) else objective.advantage
+    (credited,) = credit([group], replace(objective, advantage=rule, scale="none"), weights=weights)
     return has_signal(credited)
 
 

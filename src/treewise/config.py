@@ -233,9 +233,13 @@ class Recipe(Section):
                 f"the run has {updates} optimizer steps; lower it"
             )
         if updates == self.train.steps and objective.ratio_base == "trainer":
-            for name, value in self.objective.given().items():
-                region = name == "trust_region" or any(owner.startswith("trust_region") for owner in owners(name))
-                if region or (name == "ratio" and value in ("sequence", "sequence_token")):
+            # The ratio of the whole answer as one action has another gradient even where it is 1.
+            action = "product" in (objective.ratio, PRESETS[self.objective.preset].options.get("ratio"))
+            learned = isinstance(objective.length_weight, LearnedPreference)  # from the surrogate's value
+            for name in self.objective.given():
+                idle = any(owner.startswith("trust_region") for owner in owners(name))
+                idle |= (name == "trust_region" and not learned and not action) or (name == "ratio" and not action)
+                if idle:
                     raise ValueError(
                         f"objective.{name} has no effect: with one optimizer step per batch the ratio is always 1; "
                         "leave it out, or raise train.updates_per_batch or train.minibatches"

@@ -50,6 +50,7 @@ def fingerprint(recipe: Recipe, session: Session) -> dict[str, Any]:
     """What must not differ between a run and its continuation. The number of steps may."""
     return {
         "recipe": recipe.model_dump(mode="json", exclude={"train": {"steps"}}),
+        "objective": str(session.objective),
         "rewards": [(reward.name, reward.weight) for reward in session.rewards],
         "problems": _digest(session.problems),
         "held-out problems": _digest(session.held_out),

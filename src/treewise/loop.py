@@ -220,6 +220,7 @@ def _finish(run: Path, session: Session, progress: Progress, display: Display) -
     """Write the model folder, the summary and the picture."""
     checkpoint.save_model(session.policy.model, session.tokenizer, run / "model", session.optimizer.masters)
     summary: dict[str, Any] = {"steps": progress.step, "model": str(run / "model"), "best": progress.best}
+    summary["objective"] = str(session.objective)
     if progress.first is not None:
         before = restore_evaluation(progress.first)
         after = restore_evaluation(track.last_row(run / "eval.jsonl"))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from treewise.types import BoolArray, FloatArray, IntArray
+from treewise.types import PENALTY, BoolArray, FloatArray, IntArray
 
 LARGEST_TOKEN = 2**31 - 1
 LARGEST_LOGPROB = 1e-3  # engines round a sure token's 0 upwards
@@ -84,7 +84,7 @@ def reward_weights(path: str | Path, groups: Sequence[RecordedGroup]) -> dict[st
     weights = {
         item["function"].rpartition(":")[2]: float(item["weight"]) for item in run_config(path).get("reward", [])
     }
-    names = {name for group in groups for row in group.trajectories for name in row.scores}
+    names = {name for group in groups for row in group.trajectories for name in row.scores} - {PENALTY}
     return weights if weights and names <= weights.keys() else None  # a run from Python may have had its own
 
 

@@ -19,6 +19,8 @@ IntArray = NDArray[np.integer[Any]]
 FloatArray = NDArray[np.floating[Any]]
 BoolArray = NDArray[np.bool_]
 
+PENALTY = "overlong_penalty"  # name of the loop's own penalty among the scores of an answer
+
 StopReason = Literal["eos", "stop", "length", "environment"]
 
 

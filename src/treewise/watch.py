@@ -56,7 +56,7 @@ def watch(
         scores = [t.scores.get(name) for g in batch.sampled for t in g.trajectories]
         if len(silent) < answers and all(score is None for score in scores):
             display.warn(f"step {metrics['step']}: the reward {name} gave no verdict for any answer")
-    nothing = metrics["frac_reward_zero_std"] == 1.0 or not any(has_signal(group) for group in credited)
+    nothing = not any(has_signal(group) for group in credited)
     if metrics["step"] <= 5 and metrics["completions/clipped_ratio"] > 0.9 and nothing:
         display.warn(
             f"step {metrics['step']}: {metrics['completions/clipped_ratio']:.0%} of the answers were cut at "

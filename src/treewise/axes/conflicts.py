@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from treewise.axes import Objective
+from treewise.axes.correction import Mask, Truncate
+
+DEFAULT = Objective()
 
 # Surrogates that are a detached weight times log π: the gradient is each token's own, the value no measure of worth.
 LOG_FORM = ("cispo", "dppo", "vespo")
 
 
-def conflicts(objective: Objective, given: Iterable[str]) -> Iterator[str]:
+def conflicts(objective: Objective, given: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with an objective, one sentence each; `given` are the options that the user set."""
     yield from _ratios(objective)
     yield from _advantages(objective)
     yield from _kl(objective)
-    yield from _without_effect(objective, set(given))
+    yield from _without_effect(objective, given)
 
 
 def remarks(objective: Objective, *, updates: int) -> Iterator[str]:
@@ -24,12 +28,25 @@ def remarks(objective: Objective, *, updates: int) -> Iterator[str]:
         yield "one optimizer step per batch: the ratio is always 1, so the trust region never acts"
     if updates > 1 and objective.name("trust_region") == "none":
         yield f"{updates} optimizer steps per batch and no trust region: nothing bounds the ratio"
+    if (
+        objective.name("advantage") == "leave_one_out"
+        and objective.ratio != "product"
+        and objective.aggregation
+        in (
+            "token",
+            "sequence",
+        )
+    ):
+        yield f"leave_one_out is not unbiased with aggregation {objective.aggregation}: constant or sum would be"
     if objective.name("advantage") == "tree_rloo":
         reasons = [
             (objective.scale != "none", f"scale {objective.scale}"),
             (objective.weight_exponent > 0, f"weight_exponent {objective.weight_exponent:g}"),
             (objective.aggregation in ("token", "sequence"), f"aggregation {objective.aggregation}"),
             (objective.overlong != "keep", f"overlong {objective.overlong}"),
+            (objective.top_entropy is not None, f"top_entropy {objective.top_entropy}"),
+            (objective.name("length_weight") != "none", "length_weight"),
+            (objective.name("correction") != "none", f"correction {objective.name('correction')}"),
             (updates > 1, f"{updates} optimizer steps per batch"),
         ]
         found = [reason for wrong, reason in reasons if wrong]
@@ -49,27 +66,26 @@ def _ratios(objective: Objective) -> Iterator[str]:
         )
     if objective.ratio_base == "sampler" and objective.name("correction") != "none":
         yield "ratio_base 'sampler' compares with the sampler already, so correction must be 'none'"
-    whole = region == "log_clip" or (objective.ratio in ("sequence", "product") and region not in LOG_FORM)
-    if whole:
+    if objective.ratio == "product" and region not in LOG_FORM and objective.kl_coef and objective.kl_in == "loss":
+        yield "ratio 'product' goes with a division that would divide a KL in the loss by the length; set kl_in 'reward'"
+    if region == "log_clip" or (objective.ratio in ("sequence", "product") and region not in LOG_FORM):
         choice = "trust_region 'log_clip'" if region == "log_clip" else f"ratio {objective.ratio!r}"
-        for chosen, what in (
-            (objective.advantage.per_token, f"advantage {objective.name('advantage')!r}"),
-            (objective.weight_exponent > 0, f"weight_exponent {objective.weight_exponent:g}"),
-            (objective.top_entropy is not None, f"top_entropy {objective.top_entropy}"),
-            (_of_tokens(objective), "a correction of single tokens"),
+        instead = "another trust region" if region == "log_clip" else "ratio 'token' or 'sequence_token'"
+        level = f"correction_level 'sequence' or 'geometric', or {instead}"
+        of_tokens = (
+            isinstance(objective.correction, Truncate | Mask) and objective.correction.correction_level == "token"
+        )
+        for chosen, what, choose in (
+            (objective.advantage.per_token, f"advantage {objective.name('advantage')!r}", instead),
+            (objective.weight_exponent > 0, f"weight_exponent {objective.weight_exponent:g}", instead),
+            (objective.top_entropy is not None, f"top_entropy {objective.top_entropy}", instead),
+            (of_tokens, "a correction of single tokens", level),
         ):
             if chosen:
-                instead = "another trust region" if region == "log_clip" else "ratio 'token' or 'sequence_token'"
-                if what == "a correction of single tokens":
-                    instead = "correction_level 'sequence' or 'geometric'"
                 yield (
                     f"{choice} gives all tokens of an answer the same gradient, so {what} would be averaged away; "
-                    f"choose {instead}"
+                    f"choose {choose}"
                 )
-
-
-def _of_tokens(objective: Objective) -> bool:
-    return getattr(objective.correction, "correction_level", None) == "token"
 
 
 def _advantages(objective: Objective) -> Iterator[str]:
@@ -86,10 +102,11 @@ def _advantages(objective: Objective) -> Iterator[str]:
         yield "advantage 'decoupled' normalises every reward function; write the overlong penalty as one of them"
     if objective.overlong_penalty and scale == "mean":
         yield "scale 'mean' needs rewards of at least 0, and overlong_penalty makes them negative"
-    if objective.name("length_weight") == "learned" and objective.name("trust_region") in LOG_FORM:
+    region = objective.name("trust_region")
+    if objective.name("length_weight") == "learned" and region not in ("none", "clip", "log_clip"):
         yield (
-            f"length_weight 'learned' learns from the value of the surrogate, and that of "
-            f"{objective.name('trust_region')!r} (a · log π) is no measure of an answer's worth"
+            f"length_weight 'learned' learns from the value of the surrogate, and at ratio 1 that of {region!r} is not "
+            "the advantage; choose trust_region none, clip or log_clip"
         )
 
 
@@ -112,12 +129,12 @@ def _kl(objective: Objective) -> Iterator[str]:
         yield "scale 'mean' needs rewards of at least 0, and a KL in the reward may make them negative"
     if objective.scale == "std":
         yield (
-            "scale 'std' divides a KL in the reward, too: where all answers are equally good it would make it as large "
-            "as a reward, whatever kl_coef is; choose scale none, whiten or whiten_tokens, or kl_in 'loss'"
+            "scale 'std' divides a KL in the reward, too: in every group of equally good answers it would make it as "
+            "large as a reward; choose scale none (or one over the whole batch), or kl_in 'loss'"
         )
 
 
-def _without_effect(objective: Objective, given: set[str]) -> Iterator[str]:
+def _without_effect(objective: Objective, given: Mapping[str, Any]) -> Iterator[str]:
     if objective.aggregation == "constant" and objective.max_completion_tokens is None:
         yield (
             "aggregation 'constant' divides by trajectories × max_completion_tokens: "
@@ -129,7 +146,7 @@ def _without_effect(objective: Objective, given: set[str]) -> Iterator[str]:
             f"aggregation {objective.aggregation!r}; leave it out or choose aggregation 'constant'"
         )
     for name in ("kl_estimator", "kl_in", "kl_refresh"):
-        if name in given and not objective.kl_coef:
+        if not objective.kl_coef and given.get(name, getattr(DEFAULT, name)) != getattr(DEFAULT, name):
             yield f"objective.{name} has no effect with kl_coef 0"
     if "max_refills" in given and objective.group_filter == "none":
         yield "objective.max_refills has no effect with group_filter 'none'"
