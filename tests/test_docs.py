@@ -105,3 +105,13 @@ def test_the_commands_in_the_bundled_recipes_load_their_data(tmp_path: Path, mon
                     assert read_rows(source, split=recipe.data.split, subset=subset, options={})
                     seen += 1
     assert seen == 2
+
+
+def test_the_commands_on_the_page_of_objectives_resolve(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^treewise train my\.toml (--objective.*?)(?:\s+#.*)?$", page, flags=re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        words = [word for word in command.split() if word != "--dry-run"]
+        assert main(["train", *words, "--train.updates_per_batch", "2", "--dry-run"]) == 0
+    capsys.readouterr()

@@ -24,25 +24,18 @@ def conflicts(objective: Objective, given: Mapping[str, Any]) -> Iterator[str]:
 
 def remarks(objective: Objective, *, updates: int) -> Iterator[str]:
     """What is not wrong, but may not be meant, with so many optimizer steps per sampled batch."""
+    rule, by_length = objective.name("advantage"), objective.aggregation in ("token", "sequence")
     if updates == 1 and objective.ratio_base == "trainer":
         yield "one optimizer step per batch: the ratio is always 1, so the trust region never acts"
     if updates > 1 and objective.name("trust_region") == "none":
         yield f"{updates} optimizer steps per batch and no trust region: nothing bounds the ratio"
-    if (
-        objective.name("advantage") == "leave_one_out"
-        and objective.ratio != "product"
-        and objective.aggregation
-        in (
-            "token",
-            "sequence",
-        )
-    ):
+    if rule == "leave_one_out" and by_length and objective.ratio != "product":
         yield f"leave_one_out is not unbiased with aggregation {objective.aggregation}: constant or sum would be"
-    if objective.name("advantage") == "tree_rloo":
+    if rule == "tree_rloo":
         reasons = [
             (objective.scale != "none", f"scale {objective.scale}"),
             (objective.weight_exponent > 0, f"weight_exponent {objective.weight_exponent:g}"),
-            (objective.aggregation in ("token", "sequence"), f"aggregation {objective.aggregation}"),
+            (by_length, f"aggregation {objective.aggregation}"),
             (objective.overlong != "keep", f"overlong {objective.overlong}"),
             (objective.top_entropy is not None, f"top_entropy {objective.top_entropy}"),
             (objective.name("length_weight") != "none", "length_weight"),
@@ -59,16 +52,20 @@ def _ratios(objective: Objective) -> Iterator[str]:
     needed = {"log_clip": "token", "dppo": "token", "vespo": "product"}.get(region, objective.ratio)
     if needed != objective.ratio:
         yield f"trust_region {region!r} needs ratio {needed!r}, not {objective.ratio!r}"
-    if objective.ratio == "product" and region not in LOG_FORM and objective.aggregation != "sequence":
+    one_action = objective.ratio == "product" and region not in LOG_FORM  # the answer's gradient at each of its tokens
+    if one_action and objective.aggregation != "sequence":
         yield (
             "ratio 'product' gives every token the gradient of the whole answer, so a long answer would count by its "
             f"length: choose aggregation 'sequence', not {objective.aggregation!r}"
         )
     if objective.ratio_base == "sampler" and objective.name("correction") != "none":
         yield "ratio_base 'sampler' compares with the sampler already, so correction must be 'none'"
-    if objective.ratio == "product" and region not in LOG_FORM and objective.kl_coef and objective.kl_in == "loss":
-        yield "ratio 'product' goes with a division that would divide a KL in the loss by the length; set kl_in 'reward'"
-    if region == "log_clip" or (objective.ratio in ("sequence", "product") and region not in LOG_FORM):
+    if one_action and objective.kl_coef and objective.kl_in == "loss":
+        yield (
+            "ratio 'product' needs aggregation 'sequence', which would divide a KL in the loss by the length: "
+            "set kl_in 'reward'"
+        )
+    if one_action or region == "log_clip" or (objective.ratio == "sequence" and region not in LOG_FORM):
         choice = "trust_region 'log_clip'" if region == "log_clip" else f"ratio {objective.ratio!r}"
         instead = "another trust region" if region == "log_clip" else "ratio 'token' or 'sequence_token'"
         level = f"correction_level 'sequence' or 'geometric', or {instead}"

@@ -25,8 +25,8 @@ class NoLengthWeight:
 class LearnedPreference:
     """`G · softmax_i(h_i^λ)` with `h_i = 1 + r · (len_i − mean)/std`; λ is one scalar, learned with the policy.
 
-    The standard deviation is the population's. λ = 0 is DAPO. Where λ starts and how fast it learns we could not find;
-    the defaults are ours. Source: "λ-GRPO: Unifying the GRPO Frameworks with Learnable Token Preferences",
+    The standard deviation is the population's. λ = 0 weighs all alike. Where λ starts and how fast it learns we could
+    not find; the defaults are ours. Source: "λ-GRPO: Unifying the GRPO Frameworks with Learnable Token Preferences",
     arXiv 2510.06870.
     """
 

@@ -111,7 +111,8 @@ class Clip:
 class Cispo:
     """`sg(min(ρ, cap)) · a · log π`: the weight is capped, no token loses its gradient.
 
-    Source: CISPO, arXiv 2506.13585, whose cap is not published; 5 is what ScaleRL, arXiv 2510.13786, uses.
+    Source: CISPO, arXiv 2506.13585, whose cap is not published; 5 is what TRL recommends, after ScaleRL,
+    arXiv 2510.13786.
     """
 
     weight_max: Annotated[float, Field(ge=1, description="cap of the detached ratio, absolute (not 1 + ε)")] = 5.0
