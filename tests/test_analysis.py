@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from treewise.analysis import GroupReport, inspect_group, tree_statistics
+from treewise.cli import main
 from treewise.explain import LossReport, explain_groups
 from treewise.presets import PRESETS, resolve
 from treewise.records import RecordedGroup, RecordedTrajectory, read_groups
@@ -659,3 +660,23 @@ def test_long_answers_are_cut_in_the_table_of_tokens(tmp_path: Path, capsys: pyt
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) < 120
     assert "--json" in shown
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_command_explains_every_preset(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = ("logprobs", "old_logprobs", "ref_logprobs", "sampler_logprobs", "entropies")
+
+    def full(answer: list[int], reward: float) -> Row:
+        numbers = {
+            name: [0.5 if name == "entropies" else -0.1 * n - 1 for n, _ in enumerate(answer)] for name in columns
+        }
+        return row(answer, reward, scores={"right": reward}, steps=[[len(answer) - 1, reward]], **numbers)
+
+    file = write(tmp_path, full([1, 2, 3], 1.0), full([1, 2, 4, 5], 0.0), full([6], 0.5))
+    constant = PRESETS[preset].options.get("aggregation") == "constant"
+    limit = ["--objective.max_completion_tokens", "9"] if constant else []
+    assert main(["explain", str(file), "--preset", preset, "--json", *limit]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert all(any(slope != 0 for slope in t["grad"]) for t in report["trajectories"][:2])
+    assert main(["explain", str(file), "--preset", preset, *limit]) == 0
+    assert f"objective: advantage {PRESETS[preset].options.get('advantage', 'group_mean')}" in capsys.readouterr().out
