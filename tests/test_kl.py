@@ -19,6 +19,19 @@ def table(seed: int) -> Tensor:
 LOGITS, REFERENCE, OLD = table(0), table(1).log_softmax(-1), table(2).log_softmax(-1)
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_p12_far_policies_give_finite_values_and_gradients(name: str, dtype: torch.dtype) -> None:
+    for distance in (100.0, -100.0, 1e4, -1e4):
+        for sign in (1, -1):
+            moved = torch.tensor([distance], dtype=dtype, requires_grad=True)
+            value = ESTIMATORS[name](moved, sign * moved)
+            value.sum().backward()
+            assert torch.isfinite(value).all()
+            assert moved.grad is not None
+            assert torch.isfinite(moved.grad).all()
+
+
 def gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
     """∇ of a function of log π, with respect to the logits."""
     logits = LOGITS.clone().requires_grad_()

@@ -39,7 +39,8 @@ def k3(to_reference: Tensor, to_old: Tensor) -> Tensor:
 
 def k3_unbiased(to_reference: Tensor, to_old: Tensor) -> Tensor:
     """`ρ · k3`, with a gradient through ρ = π/π_old. Source: DeepSeek-V3.2, arXiv 2512.02556, §3.1."""
-    return bounded_exp(to_old) * k3(to_reference, to_old)
+    half = MAX_LOG_RATIO / 2  # of the product of two exponentials each may have half
+    return bounded_exp(to_old.clamp(max=half)) * k3(to_reference.clamp(min=-half), to_old)
 
 
 # Every estimate takes log π − log π_ref and log π − log π_old.
