@@ -14,6 +14,7 @@ import tiny
 from oracle import Row
 from treewise.axes import Objective
 from treewise.axes.aggregation import denominator
+from treewise.axes.trust_region import Clip
 from treewise.credit import CreditedGroup, credit
 from treewise.packing import MicroBatch, pack
 from treewise.policy import Policy
@@ -43,7 +44,8 @@ def objectives(**options: Any) -> dict[str, Objective]:
 
 def _plain(objective: Objective) -> dict[str, Any]:
     names = ("scale", "aggregation", "weight_exponent", "kl_coef", "max_completion_tokens")
-    return {name: getattr(objective, name) for name in names} | asdict(objective.trust_region)  # type: ignore[call-overload, no-any-return]
+    assert isinstance(objective.trust_region, Clip)
+    return {name: getattr(objective, name) for name in names} | asdict(objective.trust_region)
 
 
 def credited(rows: Rows, objective: Objective) -> tuple[list[CreditedGroup], float]:

@@ -39,6 +39,23 @@ def answers(rewards: list[float | None], scores: list[dict[str, float | None]] |
 # Advantage and scale
 
 
+@pytest.mark.parametrize(
+    ("preset", "options", "advantages"),
+    [
+        ("dr_grpo", {}, [0.667, 0.667, -0.333, -0.333, -0.333]),
+        ("tree_rloo", {"kappa": 0.0}, [1.0, 1.0, -0.5, -1.0, -0.5]),
+        ("process", {"scale": "none"}, [0.167, 0.667, 0.167, -0.333, -0.333]),
+        ("tempo", {"scale": "none"}, [0.833, 1.167, -0.167, -0.833, -0.667]),
+    ],
+)
+def test_the_drawing_over_the_advantages_is_what_they_are(
+    preset: str, options: dict[str, object], advantages: list[float]
+) -> None:
+    group = tiny.group([Row([9], [1, 2], [1, 1], 1.0), Row([9], [1, 3], [1, 1], 0.0), Row([9], [4], [1], 0.0)], 0)
+    (found,) = credit([group], resolve(preset, options, max_new_tokens=3))
+    assert found.advantages.tolist() == pytest.approx(advantages, abs=6e-4)
+
+
 def test_a02_a_lone_failure_keeps_a_small_leave_one_out_advantage() -> None:
     group = answers([0.0] + [0.95] * 7)
     (found,) = credit([group], resolve("rloo", {"kl_coef": 0.0}))
@@ -151,9 +168,8 @@ def test_p04_weights_against_the_mismatch(
     level: Level, low: float, high: float, truncated: list[float], masked: list[float]
 ) -> None:
     difference, rows = float64(-1, -2, -1) - float64(-1, -5, -1), torch.tensor([0, 0, 1])
-    made = {"correction_level": level, "correction_low": low, "correction_high": high}
-    assert Truncate(**made)(difference, rows).tolist() == pytest.approx(truncated)  # type: ignore[arg-type]
-    assert Mask(**made)(difference, rows).tolist() == pytest.approx(masked)  # type: ignore[arg-type]
+    assert Truncate(level, low, high)(difference, rows).tolist() == pytest.approx(truncated)
+    assert Mask(level, low, high)(difference, rows).tolist() == pytest.approx(masked)
     assert NoCorrection()(difference, rows).tolist() == [1.0, 1.0, 1.0]
 
 

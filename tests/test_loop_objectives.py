@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,10 @@ from safetensors.torch import load_file
 import tiny
 from folders import write_tiny_model
 from oracle import Row
-from test_train import comparable, recipe, rows
+from test_train import assert_resuming_is_exact, recipe, rows
 from treewise.axes import Objective
 from treewise.batch import gather, has_spread, overlong, penalise
+from treewise.cli import main
 from treewise.credit import credit, denominator_of
 from treewise.loop import train
 from treewise.packing import pack
@@ -88,16 +89,7 @@ def test_resuming_is_exact_with(what: str, model: Path, tmp_path: Path) -> None:
     whole = train(recipe(model, tmp_path, **options, **STATEFUL[what], **{"train.name": "whole"}), reward=reward)
     if "length" in what:
         assert rows(whole / "metrics.jsonl")[3]["preference"] != 0.0
-    half = tmp_path / "runs" / "half"
-    shutil.copytree(whole, half)
-    shutil.rmtree(half / "checkpoints" / "step_000006")
-    shutil.rmtree(half / "model")
-    train(resume=half, reward=reward)
-    assert comparable(half) == comparable(whole)
-    assert (half / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
-    for path in (whole / "model").glob("*.safetensors"):
-        resumed = load_file(half / "model" / path.name)
-        assert all(torch.equal(tensor, resumed[name]) for name, tensor in load_file(path).items())
+    assert_resuming_is_exact(whole, last=6, reward=reward)
 
 
 def test_a_learned_length_weight_learns_and_is_recorded(model: Path, tmp_path: Path) -> None:
@@ -310,3 +302,27 @@ def test_top_entropy_keeps_the_share_and_its_ties() -> None:
     assert np.flatnonzero(second.advantages[10:]).tolist() == [4]
     (tied,) = learn_from_uncertain(credited, [entropies], 0.1)  # two, and the one that ties
     assert np.flatnonzero(tied.advantages).tolist() == [1, 3, 4]
+
+
+def test_explaining_a_runs_answers_gives_the_loss_of_the_run(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reward functions' weights and the length limit are those of the run's own recipe."""
+    judges = tmp_path / "judges.py"
+    judges.write_text(
+        "def early(completion): return completion.find('a') % 5\n"
+        "def varied(completion): return sum(map(ord, completion)) % 7\n"
+        "def seen(completion): return len(completion)\n"
+    )
+    weights = {"early": 1, "varied": 5, "seen": 0}
+    rewards = [{"function": f"{judges}:{name}", "weight": weight} for name, weight in weights.items()]
+    for preset, aggregation in (("gdpo", "token"), ("tree_rloo", "constant")):
+        options = {"objective.preset": preset, "objective.aggregation": aggregation, "rollout.stop": ENDS}
+        run = train(recipe(model, tmp_path, **options, **{"train.steps": 1, "reward": rewards, "train.name": preset}))
+        capsys.readouterr()
+        command = ["explain", str(run / "rollouts.jsonl"), "--preset", preset, "--objective.aggregation", aggregation]
+        assert main([*command, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        (row,) = rows(run / "metrics.jsonl")
+        assert abs(row["loss"]) > 1e-3
+        assert report["loss"] == pytest.approx(row["loss"], rel=1e-5)

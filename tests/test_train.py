@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,22 @@ def comparable(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if "time" not in k} for row in rows(run / "metrics.jsonl")]
 
 
+def assert_resuming_is_exact(whole: Path, *, last: int, reward: Callable[..., Any]) -> None:
+    """A copy of the run without its last checkpoint goes on to the same metrics, answers and weights."""
+    half = whole.with_name("half")
+    shutil.copytree(whole, half)
+    shutil.rmtree(half / "checkpoints" / f"step_{last:06d}")
+    shutil.rmtree(half / "model")
+    train(resume=half, reward=reward)
+    assert comparable(half) == comparable(whole)
+    for name in ("rollouts.jsonl", "eval.jsonl"):
+        assert (half / name).exists() == (whole / name).exists()
+        assert not (whole / name).exists() or (half / name).read_bytes() == (whole / name).read_bytes()
+    for path in (whole / "model").glob("*.safetensors"):
+        resumed = load_file(half / "model" / path.name)
+        assert all(torch.equal(tensor, resumed[name]) for name, tensor in load_file(path).items())
+
+
 @pytest.mark.parametrize("lora", [0, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_c06_d02_resuming_is_exact(model: Path, tmp_path: Path, lora: int, dtype: str) -> None:
@@ -116,17 +133,7 @@ def test_c06_d02_resuming_is_exact(model: Path, tmp_path: Path, lora: int, dtype
         "eval.source": str(tmp_path / "problems.jsonl"), "eval.every": 2,
     }  # fmt: skip
     whole = train(recipe(model, tmp_path, **options, **{"train.name": "whole"}), reward=share_of_a)
-    half = tmp_path / "runs" / "half"
-    shutil.copytree(whole, half)
-    shutil.rmtree(half / "checkpoints" / "step_000004")
-    shutil.rmtree(half / "model")
-    train(resume=half, reward=share_of_a)
-    assert comparable(half) == comparable(whole)
-    assert (half / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
-    assert (half / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
-    for path in (whole / "model").glob("*.safetensors"):
-        resumed = load_file(half / "model" / path.name)
-        assert all(torch.equal(tensor, resumed[name]) for name, tensor in load_file(path).items())
+    assert_resuming_is_exact(whole, last=4, reward=share_of_a)
 
 
 def test_a_continued_run_must_be_the_same_run(model: Path, tmp_path: Path) -> None:

@@ -70,10 +70,11 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
     # Recorded rollouts may come from an older policy, so here the clip has an effect.
     off_policy = {"train": {"updates_per_batch": 2}}
     recipe = make_recipe(off_policy, {"objective.preset": arguments.preset, **overrides})
-    from treewise.records import run_config
+    from treewise.records import run_recipe
     from treewise.tables import explain_command
 
-    limit = run_config(arguments.file).get("rollout", {}).get("max_new_tokens")
+    run = run_recipe(arguments.file)
+    limit = None if run is None else run.rollout.max_new_tokens
     explain_command(arguments.file, recipe.objective.resolve(max_new_tokens=limit), as_json=arguments.json)
     return 0
 

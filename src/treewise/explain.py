@@ -134,7 +134,7 @@ def _as_group(group: RecordedGroup) -> Group:
 
 
 def _refuse_missing(groups: Sequence[RecordedGroup], objective: Objective) -> None:
-    """Refuse an advantage rule that has nothing to look at."""
+    """Refuse an advantage rule or a trust region that has nothing to look at."""
     rule, rows = objective.name("advantage"), [row for group in groups for row in group.trajectories]
     if rule == "decoupled" and not any(row.scores for row in rows):
         raise ValueError(

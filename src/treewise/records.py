@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from treewise.config import Recipe
+from treewise.recipe import load_recipe
 from treewise.types import PENALTY, BoolArray, FloatArray, IntArray
 
 LARGEST_TOKEN = 2**31 - 1
@@ -70,22 +72,21 @@ class RecordedGroup:
     trajectories: tuple[RecordedTrajectory, ...]
 
 
-def run_config(path: str | Path) -> dict[str, Any]:
-    """The recipe of the run whose folder a file stands in; empty elsewhere."""
+def run_recipe(path: str | Path) -> Recipe | None:
+    """The recipe of the run whose folder a file stands in; `None` elsewhere."""
     try:
-        config = json.loads(Path(path).with_name("config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) and isinstance(config.get("reward"), list) else {}
+        return load_recipe(Path(path).with_name("config.json"))
+    except ValueError:
+        return None
 
 
-def reward_weights(path: str | Path, groups: Sequence[RecordedGroup]) -> dict[str, float] | None:
-    """The weights of the reward functions, if the file stands in the folder of the run that used them; else `None`."""
-    weights = {
-        item["function"].rpartition(":")[2]: float(item["weight"]) for item in run_config(path).get("reward", [])
-    }
+def reward_weights(recipe: Recipe | None, groups: Sequence[RecordedGroup]) -> dict[str, float] | None:
+    """The weights of the recipe's reward functions, if it is theirs that the scores are of; else `None`."""
+    if recipe is None:
+        return None
+    weights = {item.function.rpartition(":")[2]: item.weight for item in recipe.reward}
     names = {name for group in groups for row in group.trajectories for name in row.scores} - {PENALTY}
-    return weights if weights and names <= weights.keys() else None  # a run from Python may have had its own
+    return weights if names <= weights.keys() else None  # a run from Python may have had functions of its own
 
 
 def read_groups(path: str | Path) -> list[RecordedGroup]:

@@ -114,7 +114,7 @@ def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: i
     if objective.kl_coef and not recipe.lora.rank:
         # Loaded in the compute precision rather than cast: a cast would also narrow the rotary frequencies.
         reference = models.load_model(recipe.model.path, dtype=compute_dtype(recipe.model.dtype))
-        reference.to(causal_lm(model).device).requires_grad_(False)  # type: ignore[arg-type]
+        reference.to(causal_lm(model).device).requires_grad_(False)
     policy = Policy(
         model, recipe.rollout.temperature, vocab_size, path="flat" if reason else "tree", reference=reference
     )

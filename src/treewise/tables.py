@@ -25,7 +25,7 @@ from rich.text import Text
 from treewise.analysis import GroupReport, ProcessSet, inspect_group
 from treewise.axes import Objective
 from treewise.explain import LossReport, TrajectoryReport, explain_groups
-from treewise.records import RecordedGroup, RecordedTrajectory, read_groups, reward_weights
+from treewise.records import RecordedGroup, RecordedTrajectory, read_groups, reward_weights, run_recipe
 from treewise.text import inert
 
 SHOWN_TEXT = 60  # characters of an answer
@@ -48,7 +48,7 @@ def inspect_command(path: str | Path, *, as_json: bool) -> None:
 def explain_command(path: str | Path, objective: Objective, *, as_json: bool) -> None:
     """Print the loss of the file, token by token. Raises ValueError as `explain_groups` does."""
     groups = read_groups(path)
-    weights = reward_weights(path, groups)
+    weights = reward_weights(run_recipe(path), groups)
     report = explain_groups(groups, objective, weights=weights)
     if weights is None and objective.name("advantage") == "decoupled":
         print("every reward function weighs 1: the file stands in no run folder that knows better", file=sys.stderr)

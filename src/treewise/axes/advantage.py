@@ -1,8 +1,9 @@
 """Advantage: what a sampled token is worth before it is scaled, `[A]` over one group.
 
-    rewards     tree          group mean    tree_rloo (κ = 0)   tempo          process
-      1         A ┬ B         A +.5  B +.5  A +1    B  0        A +.5  B +1    A −.25   B +.25
-      0           └ C         A −.5  C −.5  A −.5   C −1  …     …              C −.75 …
+    answer   reward   group mean      tree_rloo, κ = 0   process         tempo
+     A B       1      +.667  +.667    +1     +1          +.167  +.667    +.833  +1.167
+     A C       0      −.333  −.333    −.5    −1          +.167  −.333    −.167   −.833
+     D         0      −.333           −.5                −.333           −.667
 
 Every rule is a small frozen object with its options, and a pure function of one group's outcomes. Rules that
 compare with the group give exactly 0 when nothing differs; `treewise.credit` sees to that.
@@ -10,6 +11,7 @@ compare with the group give exactly 0 when nothing differs; `treewise.credit` se
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -56,16 +58,16 @@ class Outcomes(NamedTuple):
         return values[self.tree.trajectory]
 
 
-class Advantage:
+class Advantage(ABC):
     """A rule. `group_relative` ones compare with the group, so without any difference all is exactly 0;
     `per_token` ones give each sampled token its own advantage, the others one to each trajectory."""
 
     group_relative: ClassVar[bool] = True
     per_token: ClassVar[bool] = True
 
+    @abstractmethod
     def __call__(self, outcomes: Outcomes) -> FloatArray:
         """[A] if `per_token`, else [G]: advantages, not scaled."""
-        raise NotImplementedError
 
     def compared(self, outcomes: Outcomes) -> FloatArray:
         """The values whose mean is the baseline, and whose standard deviation scales: whole rewards, [G]."""
