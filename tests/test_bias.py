@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bias_variance import RULES, UNBIASED, objective
 from token_trees import END, TokenTree, all_groups, estimates, grow, moments, random_tree, trajectory
 from treewise.axes import Objective
-from treewise.axes.advantage import ADVANTAGES, LeaveOneOut, TreeRLOO
+from treewise.axes.advantage import ADVANTAGES, LeaveOneOut, Segments, TreeRLOO
 from treewise.axes.aggregation import Aggregation, denominator
 from treewise.axes.ratio import RATIOS
 from treewise.axes.trust_region import TRUST_REGIONS as REGIONS
@@ -172,6 +172,12 @@ def test_verdicts_lost_by_length_bias_it() -> None:
 @pytest.mark.parametrize("rule", [name for name in RULES if name not in (*UNBIASED, "Dr. GRPO")])
 def test_no_factor_makes_the_other_rules_unbiased(rule: str) -> None:
     assert residual(mean_of(objective(rule, 3), 4), GRADED.truth) > 0.05
+
+
+def test_segments_are_biased_unless_one_holds_the_answer() -> None:
+    for tokens in (1, 2):
+        assert residual(mean_of(replace(PLAIN, advantage=Segments(tokens)), 4), GRADED.truth) > 0.05
+    assert residual(mean_of(replace(PLAIN, advantage=Segments(3)), 4), GRADED.truth) < 1e-10
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence"])
