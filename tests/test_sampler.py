@@ -119,6 +119,41 @@ def test_a_prefix_is_prefilled_once_per_chunk() -> None:
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("room", [16_384, 17])
+def test_what_all_prefixes_begin_with_is_computed_once(family: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows whose own part is longer or shorter than the padding, one that is nothing but the shared part."""
+    monkeypatch.setattr("treewise.sampler.batch.PREFILL_TOKENS", room)
+    model = tiny.model(family, dtype=torch.float32)
+    own = sampler(model)
+    shared = _rng.integers(4, REAL, 20)
+    prefixes = [np.concatenate([shared, PREFIXES[1][:length]]) for length in (0, 1, 4, 11)]
+    prefixes.append(np.concatenate([shared, PREFIXES[2], PREFIXES[1], PREFIXES[4]]))
+    computed = 0
+
+    def count(_: object, __: object, inputs: dict[str, torch.Tensor]) -> None:
+        nonlocal computed
+        computed += inputs["input_ids"].numel()
+
+    hook = model.register_forward_pre_hook(count, with_kwargs=True)
+    asked = [Request(prefix, (3, number)) for prefix in prefixes for number in range(3)]
+    got = own.sample(asked, Sampling(max_new_tokens=1))
+    hook.remove()
+    width, ragged = len(prefixes[-1]), own._cached.ragged
+    assert computed == (20 + 5 * (width - 20) if ragged else sum(map(len, prefixes)))
+    assert error(model, asked, got) < 1e-4
+    longer = own.sample(asked, Sampling(max_new_tokens=8))
+    assert error(model, asked, longer) < 1e-4
+
+
+def test_a_prefix_that_is_nothing_but_the_shared_part_is_continued() -> None:
+    """The shared part is a whole row's prefix, and the longest has one token more."""
+    model = tiny.model("llama", dtype=torch.float32)
+    stem = _rng.integers(4, REAL, 18)
+    asked = [Request(stem, (1,)), Request(np.append(stem, 7), (2,))]
+    assert error(model, asked, sampler(model).sample(asked, Sampling(max_new_tokens=6))) < 1e-4
+
+
 def test_seeds_decide_the_tokens() -> None:
     own = sampler(tiny.model("llama", dtype=torch.float32))
     first = tokens(own.sample(requests(run=1), Sampling(max_new_tokens=8)))

@@ -3,6 +3,10 @@
 Rows are left-padded, so that all rows write the same column of the cache. Linear-attention and state-space
 layers have no place for padding and ALiBi models no positions to pass: they get the model's own cache,
 and batches of equally long prefixes only.
+
+    one row        x y z           what all prefixes begin with (a system message, worked examples) is computed once,
+    every row      x y z|a b c     and copied to where each row has it; keys know positions, not columns
+                   · x y|z d e     what falls behind the bar is computed row by row
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from treewise.sampler.cache import in_place_cache, plain_attention
 from treewise.types import IntArray
 
 PREFILL_TOKENS = 16_384  # of one forward; longer prefills are cut by columns, which bounds the activations
+WORTH_SHARING = 16  # tokens that all prefixes begin with; below, a forward of their own costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +80,25 @@ class Batch:
             self._cache = in_place_cache(cached.config, width + new_tokens)
         else:
             self._cache = DynamicCache(config=cached.config)
+        columns = torch.tensor(np.stack(padded), device=device)
+        shared = common_prefix(prefixes) if cached.ragged and len(prefixes) > 1 else 0
+        shared = min(shared, width - 1) if shared >= WORTH_SHARING else 0
+        self.ids, self.logits = columns[:1, :0], torch.empty(0)
+        if shared:
+            self._mask, self._position = torch.ones_like(columns[:1], dtype=torch.bool), torch.zeros_like(pads[:1])
+            self._prefill(columns[pads.argmin(), None, :shared])  # the longest row has no padding
+            self._cache.reorder_cache(torch.zeros(len(prefixes), dtype=torch.int64, device=device))
+            for layer in self._cache.layers:
+                layer.shift(pads[:, 0].tolist())
+        self.ids = columns[:, :shared]
         self._mask = torch.arange(width + new_tokens, device=device) >= pads
-        self._position = -pads
-        self.ids = torch.empty(len(prefixes), 0, dtype=torch.int64, device=device)
-        self.logits = torch.empty(0)
-        piece = max(1, PREFILL_TOKENS // len(prefixes)) if cached.ragged else width
-        for columns in torch.split(torch.tensor(np.stack(padded), device=device), piece, dim=1):
-            self.forward(columns)
+        self._position = shared - pads
+        self._prefill(columns[:, shared:])
+
+    def _prefill(self, columns: Tensor) -> None:
+        piece = max(1, PREFILL_TOKENS // len(columns)) if self._cached.ragged else columns.shape[1]
+        for part in torch.split(columns, piece, dim=1):
+            self.forward(part)
 
     def forward(self, ids: Tensor) -> None:
         """Appends `ids[rows, n]`."""
@@ -101,6 +118,13 @@ class Batch:
         self._cache.reorder_cache(order)
         self.ids, self._mask, self._position = self.ids[order], self._mask[order], self._position[order]
         self.logits = self.logits[order]
+
+
+def common_prefix(prefixes: Sequence[IntArray]) -> int:
+    """How many tokens all prefixes begin with."""
+    length = min(map(len, prefixes))
+    same = np.all([prefix[:length] == prefixes[0][:length] for prefix in prefixes], axis=0)
+    return length if same.all() else int(same.argmin())
 
 
 def survivors(alive: Sequence[bool]) -> list[int]:

@@ -13,6 +13,7 @@ excludes, from the same column distances, so the result is exact at the price of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,6 +52,13 @@ class InPlaceLayer(CacheLayerMixin):  # type: ignore[misc]
         """Row i becomes what row `beam_idx[i]` was; more rows than before are allocated anew."""
         self.keys, self.values = self._reorder(self.keys, beam_idx), self._reorder(self.values, beam_idx)
         self.rows = len(beam_idx)
+
+    def shift(self, columns: Sequence[int]) -> None:
+        """Move every row's columns to the right; what was in front of them stays as it is."""
+        for row, by in enumerate(columns):
+            if 0 < by < self.length:
+                for states in (self.keys, self.values):
+                    states[row, :, by : self.length] = states[row, :, : self.length - by].clone()
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
