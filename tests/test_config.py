@@ -18,7 +18,7 @@ data.template data.template_options
 eval.every eval.limit eval.min_p eval.options eval.repetition_penalty eval.source eval.split eval.temperature
 eval.top_k eval.top_p
 lora.alpha lora.rank
-model.attention model.dtype model.gradient_checkpointing model.path
+model.attention model.device model.dtype model.gradient_checkpointing model.path
 optimizer.beta1 optimizer.beta2 optimizer.learning_rate optimizer.max_grad_norm optimizer.schedule
 optimizer.warmup_steps optimizer.weight_decay
 reward

@@ -14,8 +14,8 @@ import treewise
 ROOT = Path(treewise.__file__).parent
 
 LAYERS = [
-    {"types", "text", "steps", "config", "recipe", "axes", "presets", "tree", "credit"},
-    {"packing", "objective", "logprobs"},
+    {"types", "text", "steps", "config", "recipe", "axes", "presets", "tree", "credit", "statistics"},
+    {"packing", "objective", "logprobs", "device"},
     {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "tasks", "chat"},
     {
         "rollout",
@@ -31,14 +31,14 @@ LAYERS = [
         "metrics",
         "plot",
     },
-    {"loop", "watch", "lifecycle", "session", "evaluate", "display"},
+    {"loop", "watch", "lifecycle", "session", "evaluate", "display", "reproduce"},
     {"cli"},
 ]
 # Within a layer imports are allowed along these arrows only.
 WITHIN = {
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("axes", "tree"), ("axes", "types"),
     ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "steps"),
-    ("recipe", "config"),
+    ("recipe", "config"), ("statistics", "types"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"),
     ("analysis", "records"), ("explain", "records"), ("explain", "assess"), ("tables", "analysis"),
@@ -47,6 +47,7 @@ WITHIN = {
     ("loop", "session"), ("loop", "lifecycle"), ("loop", "watch"), ("watch", "session"), ("watch", "lifecycle"),
     ("watch", "display"), ("lifecycle", "session"),
     ("lifecycle", "display"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),
+    ("reproduce", "loop"),
 }  # fmt: skip
 
 

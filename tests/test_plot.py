@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from treewise.plot import STYLE, draw_curves, draw_run
+from treewise.plot import draw_curves, draw_run
+from treewise.plot.figure import STYLE
 from treewise.plot.runlog import choose_group, read_curves, running_mean
 from treewise.plot.text import CHARACTER, FONT, LINE, SIZES, fit, last_words, printable
 from treewise.plot.tree import draw_tree, layout

@@ -1,9 +1,10 @@
-"""The command line: `treewise train | inspect | explain`."""
+"""The command line: `treewise train | inspect | explain | reproduce`."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +19,11 @@ Overrides = dict[str, Any]
 # Which extra a package that is imported on use belongs to.
 EXTRAS = {
     "datasets": "data", "pyarrow": "data", "reasoning_gym": "gym", "math_verify": "math", "peft": "lora",
-    "gguf": "quickstart", "matplotlib": "quickstart",
+    "gguf": "quickstart", "matplotlib": "quickstart", "scipy": "reproduce",
 }  # fmt: skip
-# Everything else that begins with two dashes is an option of the recipe.
+# Everything else that begins with two dashes is an option of the recipe, or of an experiment.
 FLAGS = ("--help", "--version", "--resume", "--dry-run", "--json", "--preset")
+REPRODUCE_FLAGS = ("--output", "--jobs")
 
 
 def _train(arguments: argparse.Namespace, overrides: Overrides) -> int:
@@ -79,6 +81,33 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
     return 0
 
 
+def _reproduce(arguments: argparse.Namespace, overrides: Overrides) -> int:
+    from treewise.reproduce.engine import run
+    from treewise.reproduce.options import make_options
+
+    if arguments.jobs < 1:
+        raise ValueError(f"--jobs is {arguments.jobs}: at least one cell must be measured at a time")
+    options = make_options(arguments.name, overrides, arguments.runs)
+    folder = Path(arguments.output or f"runs/{arguments.name}")
+    run(arguments.name, options, folder=folder, jobs=arguments.jobs, command=arguments.command_line)
+    return 0
+
+
+def _experiment_help() -> str:
+    from treewise.reproduce.options import EXPERIMENTS
+
+    lines = ["options of the experiments (a list is written with commas):"]
+    for name, kind in EXPERIMENTS.items():
+        lines.append(f"\n{name}: {str(kind.__doc__).splitlines()[0]}")
+        for field, entry in kind.model_fields.items():
+            if field not in ("changes", "runs"):
+                default = ",".join(map(str, entry.default)) if isinstance(entry.default, tuple) else entry.default
+                lines.append(f"  --{field.replace('_', '-')}  {entry.description} (default {default})")
+        if "changes" in kind.model_fields:
+            lines.append("  --section.field value  any option of `treewise train`")
+    return "\n".join(lines)
+
+
 def _option_help() -> str:
     lines = [
         "options of a recipe, as TOML sections or --section.field value. Lists and tables are written as in TOML:",
@@ -130,15 +159,32 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--preset", required=True, help="the objective, such as grpo or lambda_grpo")
     explain.add_argument("--json", action="store_true", help="print JSON")
     explain.set_defaults(run=_explain)
+
+    from treewise.reproduce.options import EXPERIMENTS
+
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="the claims of the paper, measured",
+        description="Measure what arXiv 2509.21154 claims. A command that was stopped goes on where it was.",
+        epilog=_experiment_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    reproduce.add_argument("name", choices=EXPERIMENTS, help="the experiment")
+    reproduce.add_argument("runs", nargs="*", help="recorded runs to read in place of training (process-trees)")
+    reproduce.add_argument("--output", metavar="FOLDER", help="where everything is written (default runs/NAME)")
+    reproduce.add_argument("--jobs", type=int, default=1, metavar="N", help="cells measured at a time (default 1)")
+    reproduce.set_defaults(run=_reproduce)
     return parser
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The command's own words, and the recipe's `--section.field value` options in between."""
+    """The command's own words, and the `--section.field value` options in between."""
     words, own, recipe = list(arguments), [], []
+    flags = FLAGS + (REPRODUCE_FLAGS if words[:1] == ["reproduce"] else ())
     while words:
         word = words.pop(0)
-        if not word.startswith("--") or word.partition("=")[0] in FLAGS:
+        if not word.startswith("--") or word.partition("=")[0] in flags:
             own.append(word)
             continue
         recipe.append(word)
@@ -149,8 +195,10 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors that the person can mend are one line on stderr and exit code 2."""
-    own, recipe = _split(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    own, recipe = _split(arguments)
     parsed = _parser().parse_args(own)
+    parsed.command_line = shlex.join(["treewise", *arguments])
     try:
         return int(parsed.run(parsed, parse_overrides(recipe)))
     except (ValueError, FloatingPointError) as error:

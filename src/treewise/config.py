@@ -37,6 +37,7 @@ class ModelSection(Section):
         "auto",
         description="compute precision; weights and optimizer stay float32. auto: bfloat16 where it's fast",
     )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it runs; auto: cuda if there is one")
     attention: Literal["auto", "tree", "flat"] = Field(
         "auto", description="tree: shared tokens once; flat: one row per answer; auto: tree where it is exact"
     )

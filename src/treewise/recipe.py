@@ -149,7 +149,7 @@ def make_recipe(values: dict[str, Any], overrides: Mapping[str, Any] | None = No
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise ValueError(_explain(error)) from error
+        raise ValueError(explain_fault(error)) from error
 
 
 def _unknown(name: str) -> str:
@@ -160,11 +160,15 @@ def _unknown(name: str) -> str:
         )
     if (last := name.rpartition(".")[2]) in TRL_NAMES:
         return f"unknown option {name}; TRL's {last} is {TRL_NAMES[last]} here"
-    near = difflib.get_close_matches(name, [known for known, _, _ in options()], n=1, cutoff=0.0)
-    return f"unknown option {name}; the nearest is {near[0]}"
+    return f"unknown option {name}; the nearest is {nearest(name, [known for known, _, _ in options()])}"
 
 
-def _explain(error: ValidationError) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that looks most like this one."""
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+
+
+def explain_fault(error: ValidationError) -> str:
     """One line per fault, in the words of the recipe."""
     lines = []
     for fault in error.errors():

@@ -105,15 +105,16 @@ def read_groups(path: str | Path) -> list[RecordedGroup]:
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        row = _object(line, where)
-        groups.setdefault(_group_id(row, where), []).append(_trajectory(row, where, count))
+        row = parse_object(line, where)
+        groups.setdefault(parse_group(row, where), []).append(parse_trajectory(row, where, count))
         count += 1
     if not groups:
         raise ValueError(f"{path}: no trajectories; give one object a line with group, tokens and reward")
     return [RecordedGroup(key, tuple(rows)) for key, rows in groups.items()]
 
 
-def _object(line: bytes, where: str) -> Mapping[str, Any]:
+def parse_object(line: bytes, where: str) -> Mapping[str, Any]:
+    """The JSON object of a line. Raises ValueError naming `where` the line stands, as the functions below do."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -123,7 +124,8 @@ def _object(line: bytes, where: str) -> Mapping[str, Any]:
     return row
 
 
-def _group_id(row: Mapping[str, Any], where: str) -> str | int:
+def parse_group(row: Mapping[str, Any], where: str) -> str | int:
+    """Which group a line's trajectory belongs to."""
     if "group" not in row:
         raise ValueError(f'{where}: no "group"; give every answer to the same prompt the same id')
     value = row["group"]
@@ -132,7 +134,8 @@ def _group_id(row: Mapping[str, Any], where: str) -> str | int:
     return value  # type: ignore[no-any-return]
 
 
-def _trajectory(row: Mapping[str, Any], where: str, number: int) -> RecordedTrajectory:
+def parse_trajectory(row: Mapping[str, Any], where: str, number: int) -> RecordedTrajectory:
+    """The trajectory of a line; `number` counts them."""
     tokens = _tokens(row, where)
     sampled = _mask(row, len(tokens), where)
     text = row.get("text")

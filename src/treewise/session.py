@@ -19,6 +19,7 @@ from treewise.chat import Chat
 from treewise.config import DataSection, EvalSection, Recipe
 from treewise.credit import credit
 from treewise.data import filter_long, load_problems, make_problems, problem_order
+from treewise.device import compute_device, compute_dtype
 from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, head_is_plain, self_check
@@ -49,15 +50,6 @@ class Session:
     def weights(self) -> dict[str, float]:
         """Of the reward functions, by name."""
         return {reward.name: reward.weight for reward in self.rewards}
-
-
-def compute_dtype(choice: str) -> torch.dtype:
-    """The precision of forward and backward passes; `auto` is bfloat16 where matrix units make it the faster one."""
-    if choice != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
-    if torch.cuda.is_available():
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    return torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
 
 
 def _load_trainable(recipe: Recipe, source: str) -> Any:
@@ -113,8 +105,9 @@ def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: i
     reference = None
     if objective.kl_coef and not recipe.lora.rank:
         # Loaded in the compute precision rather than cast: a cast would also narrow the rotary frequencies.
-        reference = models.load_model(recipe.model.path, dtype=compute_dtype(recipe.model.dtype))
-        reference.to(causal_lm(model).device).requires_grad_(False)
+        device = causal_lm(model).device
+        reference = models.load_model(recipe.model.path, dtype=compute_dtype(recipe.model.dtype, device.type))
+        reference.to(device).requires_grad_(False)
     policy = Policy(
         model, recipe.rollout.temperature, vocab_size, path="flat" if reason else "tree", reference=reference
     )
@@ -206,7 +199,7 @@ def open_session(
     else:
         rewards = tuple(load_reward(item.function, weight=item.weight) for item in recipe.reward)
     check_steps(rewards, advantage=objective.name("advantage"), separator=recipe.rollout.step_separator)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = compute_device(recipe.model.device)
     model = _load_trainable(recipe, str(source or recipe.model.path)).to(device)
     chat = Chat(
         tokenizer,
@@ -236,7 +229,7 @@ def open_session(
     elif recipe.eval != EvalSection():
         raise ValueError("the eval section has no effect without held-out problems: set eval.source, or pass held_out=")
     section = recipe.optimizer
-    dtype = compute_dtype(recipe.model.dtype)
+    dtype = compute_dtype(recipe.model.dtype, device)
     optimizer = Optimizer(
         policy.model,
         compute_dtype=dtype,

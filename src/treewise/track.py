@@ -50,7 +50,7 @@ def create_run_folder(output: str, name: str | None) -> Path:
     return run
 
 
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
     """The commit of the working directory, with `-dirty` if files differ from it."""
     try:
         result = subprocess.run(
@@ -77,7 +77,7 @@ def versions() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "packages": packages,
-        "commit": _git_commit(),
+        "commit": git_commit(),
         "platform": platform.platform(),
         "processor": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),

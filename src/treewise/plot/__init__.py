@@ -1,10 +1,8 @@
 """Pictures of finished runs: one run's summary, and several runs over each other.
 
-    RUN/metrics.jsonl  ─▶ training reward ┐
-    RUN/eval.jsonl     ─▶ held-out scores ├▶ RUN/summary.png
-    RUN/rollouts.jsonl ─▶ one prefix tree ┘
-
-Figures are made without pyplot, so nothing global changes and no display is needed.
+RUN/metrics.jsonl  ─▶ training reward ┐
+RUN/eval.jsonl     ─▶ held-out scores ├▶ RUN/summary.png
+RUN/rollouts.jsonl ─▶ one prefix tree ┘
 """
 
 from __future__ import annotations
@@ -16,54 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treewise.plot.figure import COLOURS, STYLE, heading, label_steps, legend, new_figure, shared_steps
 from treewise.plot.runlog import Candidate, Curves, choose_group, read_curves, running_mean
 from treewise.plot.text import printable
-from treewise.plot.tree import BETTER, INK, MUTED, WORSE, draw_tree
+from treewise.plot.tree import BETTER, INK, MUTED, draw_tree
 from treewise.types import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLOURS = (BETTER, WORSE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito
-STYLE = {
-    "figure.facecolor": "white",
-    "font.size": 12.0,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": "#bbbbbb",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e8e8e8",
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "legend.frameon": False,
-    "text.hinting": "none",  # whole-pixel advances would make text wider than its box
-}
-
-
-def _new_figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=100)
-
-
-def _heading(figure: Figure, x: float, title: str, text: str) -> None:
-    """A title with an explanation below it, at the top of the figure, `x` in figure widths."""
-    figure.text(x, 0.955, printable(title), size=17, weight="bold", va="center", parse_math=False)
-    figure.text(x, 0.935, text, size=11.5, color=MUTED, va="top", linespacing=1.35, parse_math=False)
-
-
-def _legend(axes: Axes, **where: Any) -> None:
-    for entry in axes.legend(**where).get_texts():
-        entry.set_parse_math(False)
-
-
-def _label_steps(axes: Axes) -> None:
-    axes.set_xlabel("step")
-    axes.locator_params(axis="x", integer=True)
 
 
 def _distinct(runs: Sequence[Curves]) -> dict[str, str]:
@@ -99,13 +58,13 @@ def _draw_rewards(axes: Axes, curves: Curves) -> None:
             elinewidth=1.8,
             label=f"held-out {printable(label)}: {change}",
         )
-    _label_steps(axes)
+    label_steps(axes)
 
 
 def _draw_group(figure: Figure, group: Candidate) -> None:
     scored = len(group.report["sets"][0]["members"])
     missing = len(group.rows) - scored
-    _heading(
+    heading(
         figure,
         0.33,
         "What the prefixes of answers were worth",
@@ -134,12 +93,12 @@ def draw_run(run: Path, out: Path | None = None) -> Path:
     if group is None and not len(curves.steps) and not curves.held_out:
         raise ValueError(f"{run} has nothing to draw; give the folder of a run that made a step")
     with style.context(["default", STYLE]):
-        figure = _new_figure(16, 9)
-        _heading(figure, 0.02, f"Rewards of {run.resolve().name[:24]}", "")
+        figure = new_figure(16, 9)
+        heading(figure, 0.02, f"Rewards of {run.resolve().name[:24]}", "")
         if len(curves.steps) or curves.held_out:
             axes = figure.add_axes((0.04, 0.085, 0.25, 0.665))
             _draw_rewards(axes, curves)
-            _legend(axes, loc="lower left", bbox_to_anchor=(-0.08, 1.0), fontsize=11)
+            legend(axes, loc="lower left", bbox_to_anchor=(-0.08, 1.0), fontsize=11)
         if group is not None:
             _draw_group(figure, group)
         if skipped + curves.skipped:
@@ -150,17 +109,10 @@ def draw_run(run: Path, out: Path | None = None) -> Path:
     return out
 
 
-def _shared_steps(curves: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
-    """The steps `[n]` that all of one method's curves have, and their values there, `[runs, n]`."""
-    steps = sorted(set.intersection(*(set(steps.tolist()) for steps, _ in curves)))
-    values = [dict(zip(steps.tolist(), values.tolist(), strict=True)) for steps, values in curves]
-    return np.array(steps), np.array([[one[step] for step in steps] for one in values])
-
-
 def _draw_methods(axes: Axes, title: str, methods: Mapping[str, Sequence[tuple[FloatArray, FloatArray]]]) -> None:
     """Per method the mean of its runs, a band from the lowest to the highest, and each run as a thin line."""
     for (label, curves), colour in zip(methods.items(), COLOURS * len(methods), strict=False):
-        steps, values = _shared_steps(curves)
+        steps, values = shared_steps(curves)
         if not len(steps):
             continue
         mean, marker = values.mean(axis=0), "o" if len(steps) < 12 else ""
@@ -168,10 +120,10 @@ def _draw_methods(axes: Axes, title: str, methods: Mapping[str, Sequence[tuple[F
         axes.plot(steps, values.T, color=colour, linewidth=0.8, alpha=0.5, marker=marker, markersize=3)
         change = f"{mean[0]:.2f} → {mean[-1]:.2f}"
         axes.plot(steps, mean, color=colour, linewidth=2.6, marker=marker, label=f"{printable(label)}: {change}")
-    _label_steps(axes)
+    label_steps(axes)
     axes.set_title(printable(title), loc="left", size=13, weight="bold", pad=14 + 20 * len(methods), parse_math=False)
     if axes.lines:
-        _legend(axes, loc="lower left", bbox_to_anchor=(-0.04, 1.0), fontsize=11)
+        legend(axes, loc="lower left", bbox_to_anchor=(-0.04, 1.0), fontsize=11)
 
 
 def draw_curves(runs: Sequence[Path], labels: Sequence[str], out: Path) -> Path:
@@ -194,7 +146,7 @@ def draw_curves(runs: Sequence[Path], labels: Sequence[str], out: Path) -> Path:
             raise ValueError(f"{run} has no reward to draw; give the folder of a run that made a step")
     names = _distinct([run for seeds in methods.values() for run in seeds])
     with style.context(["default", STYLE]):
-        figure = _new_figure(16, 6)
+        figure = new_figure(16, 6)
         widths = [1.6] + [1.0] * min(len(names), 3)
         panels = figure.subplots(1, len(widths), squeeze=False, gridspec_kw={"width_ratios": widths})[0]
         figure.subplots_adjust(left=0.04, right=0.985, bottom=0.14, top=0.91 - 0.043 * len(methods), wspace=0.18)

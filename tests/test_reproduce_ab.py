@@ -1,0 +1,194 @@
+"""Presets against each other: what the instrument says of curves whose answer is known, and a real small experiment."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from folders import write_problems, write_tiny_model
+from treewise import cli
+from treewise.reproduce import ab
+from treewise.reproduce.compare import Curve, peak, ratios, relabelled, sooner, trailing_mean
+from treewise.reproduce.options import AB, make_options
+from treewise.statistics import interval, paired
+
+
+def curve(*score: float) -> Curve:
+    """Evaluations every 4 steps; a step takes 10 tokens, then 20, 30, …"""
+    step = 4.0 * np.arange(len(score))
+    return Curve(np.array(score), {"step": step, "tokens": 5 * step * (step + 1)})
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_the_running_mean_knows_no_later_evaluation() -> None:
+    assert trailing_mean(np.array([0.0, 3.0, 6.0, 0.0]), 3).tolist() == [0.0, 1.5, 3.0, 3.0]
+    assert trailing_mean(np.array([0.1, 0.2]), 1) == pytest.approx([0.1, 0.2])
+
+
+def test_ratios_are_what_one_counts_on_fingers() -> None:
+    slow, fast, never = curve(0.1, 0.2, 0.3, 0.4, 0.3), curve(0.1, 0.5, 0.2, 0.2, 0.2), curve(0.0, 0.1, 0.1, 0.1, 0.39)
+    assert peak(slow, 1) == (3, 0.4)
+    assert ratios(slow, fast, window=1) == {"step": 4 / 12, "tokens": 100 / 780}
+    assert ratios(slow, slow, window=1) == {"step": 1.0, "tokens": 1.0}
+    assert ratios(slow, never, window=1) == {"step": np.inf, "tokens": np.inf}
+    # Over two evaluations slow peaks at .35 (steps 12 and 16, the first counts), fast reaches .35 at step 8.
+    assert ratios(slow, fast, window=2)["step"] == 8 / 12
+
+
+def test_a_baseline_that_only_got_worse_has_no_peak_to_reach() -> None:
+    found = ratios(curve(0.5, 0.4, 0.3), curve(0.1, 0.9, 0.9), window=1)
+    assert np.isnan(found["step"])
+    assert np.isnan(sooner(np.array([found["step"]])))
+
+
+def test_peaks_that_are_equal_up_to_rounding_are_reached() -> None:
+    assert ratios(curve(0.0, 0.1 + 0.2), curve(0.0, 0.3), window=1)["step"] == 1.0
+
+
+def test_never_counts_as_later_and_a_tie_as_half() -> None:
+    assert sooner(np.array([0.5, 1.0, np.inf, np.nan])) == pytest.approx(0.5)
+
+
+def test_the_peak_of_noise_is_reached_by_half_of_its_equals() -> None:
+    """The instrument against itself: curves without any trend."""
+    generator = np.random.default_rng(0)
+    runs = [curve(-9.0, *generator.normal(size=10)) for _ in range(60)]
+    found = np.array([ratios(a, b, window=1)["step"] for a, b in itertools.permutations(runs, 2)])
+    assert np.isfinite(found).mean() == pytest.approx(0.5, abs=0.03)
+    # Of those that reach it, many do so in half of the steps: luck alone gives "half the steps" now and then.
+    assert (found <= 0.5).mean() > 0.15
+    shuffled = relabelled(
+        np.array([[ratios(a, b, window=1)["step"] for b in runs[:12]] for a in runs[:12]]), range(8), range(8, 12)
+    )
+    assert shuffled > 0.05
+
+
+def test_a_method_twice_as_fast_is_seen_as_such() -> None:
+    generator = np.random.default_rng(1)
+
+    def learner(speed: float) -> Curve:
+        return curve(*(np.minimum(1.0, speed * np.arange(11) / 10) + 0.01 * generator.normal(size=11)))
+
+    runs = [learner(0.5) for _ in range(6)] + [learner(1.0) for _ in range(3)]
+    matrix = np.array([[ratios(a, b, window=1)["step"] for b in runs] for a in runs])
+    assert np.median(matrix[:6, 6:]) == pytest.approx(0.5, abs=0.11)
+    assert relabelled(matrix, range(6), range(6, 9)) == pytest.approx(1 / 84)  # of 9 runs 3 can be chosen in 84 ways
+
+
+def test_the_interval_is_students() -> None:
+    """n = 5, mean 3, standard deviation √2.5: 2.776 is the table's t for 4 degrees of freedom."""
+    mean, low, high = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    assert (mean, high - mean, mean - low) == pytest.approx((3.0, 2.776 * np.sqrt(0.5), 2.776 * np.sqrt(0.5)), rel=1e-3)
+    assert np.isnan(interval(np.array([1.0])).low)
+
+
+def test_five_seeds_can_not_give_a_smaller_p_than_a_sixteenth() -> None:
+    found = paired(np.array([0.1, 0.2, 0.3, 0.4, 0.5]))
+    assert found.p == found.smallest == 2 / 32
+    assert paired(np.array([0.1, -0.1])).p == 1.0
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("ab")
+    reward = folder / "reward.py"
+    reward.write_text("def letters(completion):\n    return completion.count('a') / 6\n")
+    options = {
+        "model.path": write_tiny_model(folder / "model"),
+        "data.source": write_problems(folder / "train.jsonl", 10),
+        "eval.source": write_problems(folder / "test.jsonl", 6),
+        "reward": f'[{{function = "{reward}:letters"}}]',
+        "rollout.problems_per_step": 2,
+        "rollout.group_size": 4,
+        "rollout.max_new_tokens": 6,
+        "optimizer.learning_rate": 1e-2,
+        "train.steps": 4,
+        "train.save_every": 0,
+    }
+    recipe = folder / "empty.toml"
+    recipe.write_text("")
+    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return ["reproduce", "ab", "--recipe", str(recipe), "--device", "cpu", "--evaluations", "2", *given]
+
+
+def test_an_experiment_runs_goes_on_and_reports(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "ab"
+    command = [*words, "--seeds", "2", "--output", str(folder), "--jobs", "2"]
+    assert cli.main(command) == 0
+    rows = read_csv(folder / "results.csv")
+    # Two seeds of two presets, two more of the baseline; evaluations after 0, 2 and 4 steps.
+    assert len(rows) == 6 * 3
+    assert {(row["preset"], row["seed"]) for row in rows} == {
+        *((preset, seed) for preset in ("grpo+aggregation=token", "lambda_grpo") for seed in "01"),
+        ("grpo+aggregation=token", "2"), ("grpo+aggregation=token", "3"),
+    }  # fmt: skip
+    results = json.loads((folder / "results.json").read_text())
+    assert [table["title"].split()[0] for table in results["tables"]] == ["What", "Difference", "Steps"]
+    assert results["command"].startswith("treewise reproduce ab")
+    assert (folder / "figure.png").stat().st_size > 10_000
+    assert (folder / "figure.svg").exists()
+    for row in rows:  # the numbers are those of the runs
+        run = folder / "runs" / f"{row['preset']}_{row['seed']}"
+        evaluations = [json.loads(line) for line in (run / "eval.jsonl").read_text().splitlines()]
+        (own,) = [e for e in evaluations if e["step"] == int(row["step"])]
+        assert float(row["score"]) == own["accuracy"]["reward"]["mean"]
+        metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        spent = sum(m["completions/total_tokens"] for m in metrics if m["step"] <= int(row["step"]))
+        assert int(row["tokens"]) == spent
+    config = json.loads((folder / "runs/grpo+aggregation=token_0/config.json").read_text())
+    assert config["objective"] == {"preset": "grpo", "aggregation": "token"}
+
+    # A run that was killed in its last cell is all that is measured again.
+    lines = (folder / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "cells.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    assert "5 measured before" in capsys.readouterr().out.replace("\n", " ")
+    assert read_csv(folder / "results.csv") == rows
+
+    assert cli.main([*words, "--seeds", "3", "--output", str(folder)]) == 2
+    assert "seeds = 2, not 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"presets": "grpo"}, "at least 2"),
+        ({"presets": "grpo,grpo"}, "measured anyway"),
+        ({"train.seed": 3}, "has no effect"),
+        ({"objective.preset": "grpo"}, "has no effect"),
+        ({"steps": 3}, "the nearest is --"),
+        ({"train.stepz": 3}, "the nearest is train.steps"),
+        ({"smoothing": 0}, "smoothing = 0"),
+    ],
+)
+def test_options_that_can_not_be_meant_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_options("ab", given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"presets": "grpo,lambda_grp"}, "lambda_grp"),
+        ({"presets": "grpo,grpo+agregation=token"}, "nearest is objective.aggregation"),
+        ({"evaluations": 7}, "can't be divided"),
+        ({"eval.source": None}, "no held-out problems"),
+    ],
+)
+def test_what_would_fail_hours_later_is_refused_before_the_first_run(given: dict[str, object], message: str) -> None:
+    options = make_options("ab", given)
+    assert isinstance(options, AB)
+    with pytest.raises(ValueError, match=message):
+        ab.cells(options)
