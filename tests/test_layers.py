@@ -47,7 +47,7 @@ WITHIN = {
     ("loop", "session"), ("loop", "lifecycle"), ("loop", "watch"), ("watch", "session"), ("watch", "lifecycle"),
     ("watch", "display"), ("lifecycle", "session"),
     ("lifecycle", "display"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),
-    ("reproduce", "loop"),
+    ("reproduce", "loop"), ("reproduce", "session"), ("reproduce", "evaluate"),
 }  # fmt: skip
 
 

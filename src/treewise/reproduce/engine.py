@@ -232,9 +232,9 @@ def _measure(name: str, options: Options, cell: Cell, folder: Path) -> tuple[lis
 
 
 def _rendered(table: Table) -> RichTable:
-    shown = RichTable(
-        *(escape(name) for name in table.header), title=escape(table.title), box=box.SIMPLE, title_justify="left"
-    )
+    shown = RichTable(title=escape(table.title), box=box.SIMPLE, title_justify="left")
+    for name in table.header:
+        shown.add_column(escape(name), overflow="fold")
     for row in table.rows:
         shown.add_row(*(escape(entry) for entry in row))
     return shown

@@ -46,11 +46,10 @@ class SyntheticTree(Options):
     seeds: Positive = Field(20, description="how many seeds: 0, 1, …")
     size: Size = Field("tiny", description=SIZES)
     methods: tuple[str, ...] = Field(
-        ("grpo", "half", "lambda_grpo", "parent", "treerl", "tempo", "tree_rloo"),
-        description="columns: grpo, half (p = 1/2), lambda_grpo, parent (reward minus the parent's), treerl, tempo, "
-        "tree_rloo",
+        ("grpo", "half", "lambda_grpo", "parent", "tree_rloo"),
+        description="columns: grpo, half (p = ½), lambda_grpo, parent (R̂ minus the parent's), treerl, tempo, tree_rloo",
     )
-    rates: tuple[str, ...] = Field(("sgd:0.1", "adamw:0.001"), description="optimizer:learning rate, one or more")
+    rates: tuple[str, ...] = Field(("adamw:0.0003",), description="optimizer:learning rate (adamw or sgd), one or more")
     shared: tuple[int, ...] = Field((1, 2), description="n, first tokens of the target that lead into the trap")
     traps: tuple[float, ...] = Field((-0.5, -1.0, -1.5), description="r_neg, reward of the other paths behind them")
     group_size: Annotated[int, Field(ge=2, strict=True)] = Field(16, description="G, samples per step")
@@ -107,8 +106,31 @@ class AB(Training):
         return presets
 
 
-class OpenRS(Options):
+class OpenRS(Training):
     """The paper's downstream experiment: Open-RS, and five benchmarks."""
+
+    decided: ClassVar = (
+        "model.path", "objective.preset", "objective.kl_coef", "data.source", "data.split", "data.subset",
+        "eval.source", "eval.split",
+    )  # fmt: skip
+
+    seeds: Positive = Field(1, description="how many seeds: 0, 1, …")
+    recipe: str = Field("openrs", description="a bundled recipe, or a TOML file")
+    models: tuple[str, ...] = Field(
+        ("deepseek", "llama"), description="which models; NAME=FOLDER takes a folder in place of the hub's model"
+    )
+    betas: tuple[Annotated[float, Field(ge=0)], ...] = Field((0.0, 0.04), description="β, weight of the KL term")
+    presets: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        ("grpo+aggregation=token", "lambda_grpo"), description="methods: NAME, or NAME+option=value"
+    )
+    benchmarks: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        ("aime24", "math500", "amc23", "minerva", "olympiadbench"), description="what the trained models are tried on"
+    )
+    data: tuple[str, ...] = Field(
+        (), description="NAME=FILE in place of the hub's data; NAME: train, validation, or a benchmark"
+    )
+    limit: Positive | None = Field(None, description="first problems of each benchmark only, for a trial")
+    answer_tokens: Positive = Field(32768, description="a benchmark's answer is cut here, or at the model's own limit")
 
 
 EXPERIMENTS: Mapping[str, type[Options]] = MappingProxyType(
