@@ -83,17 +83,21 @@ class Batch:
         columns = torch.tensor(np.stack(padded), device=device)
         shared = common_prefix(prefixes) if cached.ragged and len(prefixes) > 1 else 0
         shared = min(shared, width - 1) if shared >= WORTH_SHARING else 0
-        self.ids, self.logits = columns[:1, :0], torch.empty(0)
+        self.ids = columns[:, :0]
         if shared:
-            self._mask, self._position = torch.ones_like(columns[:1], dtype=torch.bool), torch.zeros_like(pads[:1])
-            self._prefill(columns[pads.argmin(), None, :shared])  # the longest row has no padding
-            self._cache.reorder_cache(torch.zeros(len(prefixes), dtype=torch.int64, device=device))
-            for layer in self._cache.layers:
-                layer.shift(pads[:, 0].tolist())
+            self._prefill_once(columns[pads.argmin(), None, :shared], pads)  # the longest row has no padding
         self.ids = columns[:, :shared]
         self._mask = torch.arange(width + new_tokens, device=device) >= pads
         self._position = shared - pads
         self._prefill(columns[:, shared:])
+
+    def _prefill_once(self, row: Tensor, pads: Tensor) -> None:
+        """Computes one row for all, and gives it to each where its padding ends."""
+        self.ids = row[:, :0]
+        self._mask, self._position = torch.ones_like(row, dtype=torch.bool), torch.zeros_like(row[:, :1])
+        self._prefill(row)
+        for layer in self._cache.layers:
+            layer.spread(pads)
 
     def _prefill(self, columns: Tensor) -> None:
         piece = max(1, PREFILL_TOKENS // len(columns)) if self._cached.ragged else columns.shape[1]
@@ -147,8 +151,8 @@ def check_cache(cached: CachedModel) -> None:
     name = type(causal_lm(cached.model)).__name__
     size = cached.config.vocab_size
     pad = 5 if cached.ragged else 0
-    text = np.random.default_rng(0).integers(size, size=18)
-    prefixes = [text[:9], text[9 + pad :]]
+    stem, text = np.split(np.random.default_rng(0).integers(size, size=WORTH_SHARING + 18), [WORTH_SHARING])
+    prefixes = [np.append(stem, text[:9]), np.append(stem, text[9 + pad :])]
     try:
         batch = Batch(cached, prefixes, 2)
         for order in ([0, 1, 1], [2, 0]):

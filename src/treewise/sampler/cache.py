@@ -13,7 +13,6 @@ excludes, from the same column distances, so the result is exact at the price of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,12 +52,12 @@ class InPlaceLayer(CacheLayerMixin):  # type: ignore[misc]
         self.keys, self.values = self._reorder(self.keys, beam_idx), self._reorder(self.values, beam_idx)
         self.rows = len(beam_idx)
 
-    def shift(self, columns: Sequence[int]) -> None:
-        """Move every row's columns to the right; what was in front of them stays as it is."""
-        for row, by in enumerate(columns):
-            if 0 < by < self.length:
-                for states in (self.keys, self.values):
-                    states[row, :, by : self.length] = states[row, :, : self.length - by].clone()
+    def spread(self, pads: Tensor) -> None:
+        """The one row becomes `len(pads)` rows, each with its columns moved to the right by its own `pads[rows, 1]`;
+        what stands in front of them is never looked at."""
+        columns = (torch.arange(self.length, device=pads.device) - pads).clamp_min(0)
+        self.keys, self.values = self._spread(self.keys, columns), self._spread(self.values, columns)
+        self.rows = len(pads)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -71,6 +70,11 @@ class InPlaceLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def _allocate(self, like: Tensor, rows: int | None = None) -> Tensor:
         return like.new_empty(rows or len(like), like.shape[1], self.capacity, like.shape[3])
+
+    def _spread(self, states: Tensor, columns: Tensor) -> Tensor:
+        grown = self._allocate(states, len(columns))
+        grown[:, :, : self.length] = states[0][:, columns].transpose(0, 1)
+        return grown
 
     def _reorder(self, states: Tensor, order: Tensor) -> Tensor:
         if len(order) > len(states):
