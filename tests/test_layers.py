@@ -43,7 +43,7 @@ WITHIN = {
     ("sources", "tasks"),
     ("analysis", "records"), ("explain", "records"), ("explain", "assess"), ("tables", "analysis"),
     ("tables", "explain"),
-    ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"),
+    ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"), ("plot", "track"),
     ("loop", "session"), ("loop", "lifecycle"), ("loop", "watch"), ("watch", "session"), ("watch", "lifecycle"),
     ("watch", "display"), ("lifecycle", "session"),
     ("lifecycle", "display"), ("loop", "evaluate"), ("loop", "display"), ("display", "evaluate"),

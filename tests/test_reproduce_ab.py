@@ -6,17 +6,19 @@ import csv
 import io
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from folders import write_problems, write_tiny_model
 from treewise import cli
 from treewise.reproduce import ab
-from treewise.reproduce.compare import Curve, peak, ratios, relabelled, sooner, trailing_mean
+from treewise.reproduce.compare import Curve, centred_mean, peak, ratios, relabelled, sooner
 from treewise.reproduce.options import AB, make_options
-from treewise.statistics import interval, paired
+from treewise.statistics import difference, interval, paired
 
 
 def curve(*score: float) -> Curve:
@@ -29,19 +31,25 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
 
-def test_the_running_mean_knows_no_later_evaluation() -> None:
-    assert trailing_mean(np.array([0.0, 3.0, 6.0, 0.0]), 3).tolist() == [0.0, 1.5, 3.0, 3.0]
-    assert trailing_mean(np.array([0.1, 0.2]), 1) == pytest.approx([0.1, 0.2])
+def test_the_running_mean_is_centred_and_shorter_at_the_ends() -> None:
+    assert centred_mean(np.array([0.0, 3.0, 6.0, 0.0]), 3).tolist() == [1.5, 3.0, 3.0, 3.0]
+    assert centred_mean(np.array([0.1, 0.2]), 1).tolist() == [0.1, 0.2]
 
 
 def test_ratios_are_what_one_counts_on_fingers() -> None:
     slow, fast, never = curve(0.1, 0.2, 0.3, 0.4, 0.3), curve(0.1, 0.5, 0.2, 0.2, 0.2), curve(0.0, 0.1, 0.1, 0.1, 0.39)
     assert peak(slow, 1) == (3, 0.4)
-    assert ratios(slow, fast, window=1) == {"step": 4 / 12, "tokens": 100 / 780}
+    # The line from .1 (step 0) to .5 (step 4) is at .4 after step 3, and after 3/4 of the 100 tokens.
+    assert ratios(slow, fast, window=1) == pytest.approx({"step": 3 / 12, "tokens": 75 / 780})
     assert ratios(slow, slow, window=1) == {"step": 1.0, "tokens": 1.0}
     assert ratios(slow, never, window=1) == {"step": np.inf, "tokens": np.inf}
-    # Over two evaluations slow peaks at .35 (steps 12 and 16, the first counts), fast reaches .35 at step 8.
-    assert ratios(slow, fast, window=2)["step"] == 8 / 12
+    # Means of three: slow is at .15 .2 .3 .333 .35, so it peaks at the end; fast is at .3 .267 .3 .2 .2, never so high.
+    assert peak(slow, 3) == (4, pytest.approx(0.35))
+    assert ratios(slow, fast, window=3)["step"] == np.inf
+
+
+def test_who_starts_above_the_peak_is_there_at_once() -> None:
+    assert ratios(curve(0.1, 0.3), curve(0.5, 0.1), window=1)["step"] == 0.0
 
 
 def test_a_baseline_that_only_got_worse_has_no_peak_to_reach() -> None:
@@ -58,6 +66,18 @@ def test_never_counts_as_later_and_a_tie_as_half() -> None:
     assert sooner(np.array([0.5, 1.0, np.inf, np.nan])) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_twice_as_fast_is_half_the_steps_whatever_the_smoothing(window: int) -> None:
+    steps = np.arange(21) / 20
+    slow, fast = curve(*np.minimum(1.0, 1.25 * steps)), curve(*np.minimum(1.0, 2.5 * steps))
+    # On a plateau a mean of three gets there one evaluation late: 9/17 in place of 8/16.
+    assert ratios(slow, fast, window=window)["step"] == pytest.approx({1: 8 / 16, 3: 9 / 17}[window])
+
+
+def pairs(runs: Sequence[Curve]) -> np.ndarray:
+    return np.array([[ratios(a, b, window=1)["step"] for b in runs] for a in runs])
+
+
 def test_the_peak_of_noise_is_reached_by_half_of_its_equals() -> None:
     """The instrument against itself: curves without any trend."""
     generator = np.random.default_rng(0)
@@ -66,22 +86,43 @@ def test_the_peak_of_noise_is_reached_by_half_of_its_equals() -> None:
     assert np.isfinite(found).mean() == pytest.approx(0.5, abs=0.03)
     # Of those that reach it, many do so in half of the steps: luck alone gives "half the steps" now and then.
     assert (found <= 0.5).mean() > 0.15
-    shuffled = relabelled(
-        np.array([[ratios(a, b, window=1)["step"] for b in runs[:12]] for a in runs[:12]]), range(8), range(8, 12)
-    )
-    assert shuffled > 0.05
+    luck = relabelled(pairs(runs[:12]), 8)
+    assert luck.p > 0.05
+    assert luck.low < sooner(found) < luck.high
 
 
-def test_a_method_twice_as_fast_is_seen_as_such() -> None:
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_method_twice_as_fast_or_slow_is_seen_as_such(faster: bool) -> None:
     generator = np.random.default_rng(1)
 
     def learner(speed: float) -> Curve:
         return curve(*(np.minimum(1.0, speed * np.arange(11) / 10) + 0.01 * generator.normal(size=11)))
 
-    runs = [learner(0.5) for _ in range(6)] + [learner(1.0) for _ in range(3)]
-    matrix = np.array([[ratios(a, b, window=1)["step"] for b in runs] for a in runs])
-    assert np.median(matrix[:6, 6:]) == pytest.approx(0.5, abs=0.11)
-    assert relabelled(matrix, range(6), range(6, 9)) == pytest.approx(1 / 84)  # of 9 runs 3 can be chosen in 84 ways
+    speeds = (0.5, 1.0) if faster else (1.0, 0.5)
+    runs = [learner(speeds[0]) for _ in range(6)] + [learner(speeds[1]) for _ in range(3)]
+    matrix = pairs(runs)
+    if faster:
+        assert np.median(matrix[:6, 6:]) == pytest.approx(0.5, abs=0.06)
+    found = relabelled(matrix, 6)
+    assert found.smallest == 2 / 84  # of 9 runs 3 can be chosen in 84 ways
+    assert found.p == pytest.approx(2 / 84)
+    real = sooner(matrix[:6, 6:])
+    assert real > found.high if faster else real < found.low
+
+
+def test_nothing_is_concluded_where_no_baseline_has_a_peak() -> None:
+    runs = [curve(0.5, 0.5, 0.5)] * 6
+    found = relabelled(pairs(runs), 4)
+    assert np.isnan(found.p)
+    assert np.isnan(found.low)
+
+
+def test_more_ways_to_deal_than_can_be_looked_at_are_drawn_with_the_real_one_among_them() -> None:
+    generator = np.random.default_rng(2)
+    matrix = generator.uniform(0.5, 2.0, (24, 24))
+    found = relabelled(matrix, 16)
+    assert found.smallest == 2 / 10_000
+    assert 0 < found.p <= 1
 
 
 def test_the_interval_is_students() -> None:
@@ -89,6 +130,21 @@ def test_the_interval_is_students() -> None:
     mean, low, high = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     assert (mean, high - mean, mean - low) == pytest.approx((3.0, 2.776 * np.sqrt(0.5), 2.776 * np.sqrt(0.5)), rel=1e-3)
     assert np.isnan(interval(np.array([1.0])).low)
+
+
+def test_runs_that_do_not_pair_up_are_compared_by_welch() -> None:
+    generator = np.random.default_rng(0)
+    one, other = generator.normal(size=7), generator.normal(1.0, 3.0, size=5)
+    expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    found = difference(one, other)
+    assert found == pytest.approx((one.mean() - other.mean(), expected.low, expected.high))
+    assert difference(np.ones(3), np.zeros(3)) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("seeds", [13, 15])
+def test_the_smallest_p_is_what_the_most_extreme_differences_get(seeds: int) -> None:
+    found = paired(np.linspace(1.0, 2.0, seeds))
+    assert found.p == pytest.approx(found.smallest)
 
 
 def test_five_seeds_can_not_give_a_smaller_p_than_a_sixteenth() -> None:
@@ -117,7 +173,19 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     recipe = folder / "empty.toml"
     recipe.write_text("")
     given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return ["reproduce", "ab", "--recipe", str(recipe), "--device", "cpu", "--evaluations", "2", *given]
+    return [
+        "reproduce",
+        "ab",
+        "--recipe",
+        str(recipe),
+        "--device",
+        "cpu",
+        "--evaluations",
+        "2",
+        "--smoothing",
+        "1",
+        *given,
+    ]
 
 
 def test_an_experiment_runs_goes_on_and_reports(
@@ -159,6 +227,9 @@ def test_an_experiment_runs_goes_on_and_reports(
 
     assert cli.main([*words, "--seeds", "3", "--output", str(folder)]) == 2
     assert "seeds = 2, not 3" in capsys.readouterr().err
+    Path(words[3]).write_text("[optimizer]\nbeta1 = 0.8\n")
+    assert cli.main(command) == 2
+    assert "made with resolved" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -171,6 +242,10 @@ def test_an_experiment_runs_goes_on_and_reports(
         ({"steps": 3}, "the nearest is --"),
         ({"train.stepz": 3}, "the nearest is train.steps"),
         ({"smoothing": 0}, "smoothing = 0"),
+        ({"smoothing": 2}, "an odd number"),
+        ({"smoothing": 11}, "here 1 to 10"),
+        ({"seeds": 1}, "seeds = 1"),
+        ({"model.device": "cpu"}, "use --device"),
     ],
 )
 def test_options_that_can_not_be_meant_are_refused(given: dict[str, object], message: str) -> None:
@@ -184,6 +259,7 @@ def test_options_that_can_not_be_meant_are_refused(given: dict[str, object], mes
         ({"presets": "grpo,lambda_grp"}, "lambda_grp"),
         ({"presets": "grpo,grpo+agregation=token"}, "nearest is objective.aggregation"),
         ({"evaluations": 7}, "can't be divided"),
+        ({"score": "right"}, "no held-out score 'right', only reward, numeric, last_number"),
         ({"eval.source": None}, "no held-out problems"),
     ],
 )
@@ -192,3 +268,17 @@ def test_what_would_fail_hours_later_is_refused_before_the_first_run(given: dict
     assert isinstance(options, AB)
     with pytest.raises(ValueError, match=message):
         ab.cells(options)
+
+
+def test_an_arm_may_differ_in_any_option() -> None:
+    options = make_options("ab", {"presets": "grpo,grpo+optimizer.learning_rate=2e-5+aggregation=token"})
+    assert isinstance(options, AB)
+    recipe = ab.recipe_of(options, options.presets[1], 3, Path("runs"))
+    assert recipe.optimizer.learning_rate == 2e-5
+    assert recipe.objective.given() == {"aggregation": "token"}
+    assert (recipe.train.seed, recipe.eval.every) == (3, 4)
+
+
+def test_recorded_runs_are_refused_where_nothing_reads_them() -> None:
+    with pytest.raises(ValueError, match="ab reads no recorded runs; leave out runs/x"):
+        make_options("ab", {}, ["runs/x"])

@@ -29,6 +29,21 @@ def interval(values: FloatArray) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def difference(values: FloatArray, baseline: FloatArray) -> Estimate:
+    """Mean of one method's values minus another's, with Welch's 95 % interval: for runs that don't pair up."""
+    from scipy import stats
+
+    mean = float(values.mean() - baseline.mean())
+    if min(len(values), len(baseline)) < 2:
+        return Estimate(mean, float("nan"), float("nan"))
+    parts = [sample.var(ddof=1) / len(sample) for sample in (values, baseline)]
+    if not sum(parts):
+        return Estimate(mean, mean, mean)
+    freedom = sum(parts) ** 2 / sum(p**2 / (len(s) - 1) for p, s in zip(parts, (values, baseline), strict=True))
+    half = float(stats.t.ppf(0.975, freedom) * np.sqrt(sum(parts)))
+    return Estimate(mean, mean - half, mean + half)
+
+
 @dataclass(frozen=True, slots=True)
 class Paired:
     """What two methods differ by over the same seeds, and how likely signs drawn at random give as much.
@@ -49,5 +64,6 @@ def paired(differences: FloatArray) -> Paired:
     found = stats.permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=resamples, rng=np.random.default_rng(0)
     )
-    smallest = max(2.0 ** (1 - len(differences)), 1 / (resamples + 1))
+    exact = 2 ** len(differences) <= resamples
+    smallest = 2.0 ** (1 - len(differences)) if exact else 2 / (resamples + 1)
     return Paired(interval(differences), float(found.pvalue), smallest)

@@ -14,7 +14,7 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -195,3 +195,27 @@ class Records:
 def last_row(path: Path) -> dict[str, Any]:
     """The last row of a JSONL file."""
     return dict(json.loads(path.read_bytes().rstrip(b"\n").rsplit(b"\n", 1)[-1]))
+
+
+def read_lines(path: Path, *, tail: int | None = None) -> tuple[list[dict[str, Any]], int]:
+    """The objects of a JSONL file (of its last `tail` bytes), and how many lines were unreadable."""
+    if not path.is_file():
+        return [], 0
+    with path.open("rb") as file:
+        start = max(0, path.stat().st_size - tail) if tail is not None else 0
+        if start:
+            file.seek(start)
+            file.readline()
+        lines = [line for line in file if line.strip()]
+    rows = list(_objects(lines))
+    return rows, len(lines) - len(rows)
+
+
+def _objects(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row

@@ -8,10 +8,9 @@ A run may have been killed while it wrote: damaged and half-written lines are le
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 
 from treewise.analysis import GroupReport, inspect_group
 from treewise.records import RecordedGroup, RecordedTrajectory
+from treewise.track import read_lines
 from treewise.types import FloatArray
 
 TAIL = 64 * 2**20  # bytes of rollouts.jsonl that are searched for a group to draw
@@ -57,30 +57,6 @@ class Candidate:
     rows: list[RecordedTrajectory]
     pieces: list[list[str] | None]
     report: GroupReport
-
-
-def read_lines(path: Path, *, tail: int | None = None) -> tuple[list[dict[str, Any]], int]:
-    """The objects of a JSONL file (of its last `tail` bytes), and how many lines were unreadable."""
-    if not path.is_file():
-        return [], 0
-    with path.open("rb") as file:
-        start = max(0, path.stat().st_size - tail) if tail is not None else 0
-        if start:
-            file.seek(start)
-            file.readline()
-        lines = [line for line in file if line.strip()]
-    rows = list(_objects(lines))
-    return rows, len(lines) - len(rows)
-
-
-def _objects(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            yield row
 
 
 def _number(value: Any) -> float:

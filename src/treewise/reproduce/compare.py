@@ -1,24 +1,28 @@
-"""Curves of training runs against each other: how soon one reaches another's peak, and what differs at the end.
+"""Curves of training runs against each other: how soon one reaches the peak of another.
 
-    score │      ┌── peak of the baseline's run        reached: the first evaluation at which the other run's
-          │    ╭─●──╮   ╭─── other run                 running mean is at least that high
-          │  ╭─╯ ┊  ╰───╯                              ratio:   its step over the step of the peak
-          └──────┴──────────── step                             (∞ if it never gets there)
+    score │      ┌── peak of the baseline's run       reached: where the line through the other run's evaluations
+          │    ╭─●──╮   ╭─── other run                         first is that high
+          │  ╭─╯ ┊  ╰───╯                             ratio:   what that had cost, over what the peak had cost
+          └──────┴──────────── step                            (∞ if it is never that high)
 
-The peak is the largest of several noisy numbers, so even the baseline reaches the peak of its own other seeds at
-another step than their own. What a ratio means can only be told beside the ratios of the baseline with itself.
+A peak is the largest of several noisy numbers, so even the baseline reaches the peak of its own other seeds sooner or
+later than they did. What a ratio means can only be told beside the ratios of the baseline with itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from treewise.types import FloatArray
 
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # of a mean of shares: what is that high up to rounding is that high
+DEALS = 10_000  # ways of dealing runs into roles that are looked at; all of them where there are no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +38,29 @@ class Curve:
     cost: dict[str, FloatArray]
 
 
-def trailing_mean(values: FloatArray, window: int) -> FloatArray:
-    """Mean of each value and up to `window` − 1 before it, so that no evaluation knows a later one."""
-    return np.array([values[max(0, end - window) : end].mean() for end in range(1, len(values) + 1)])
-
-
-def _first_at(values: FloatArray, height: float) -> int | None:
-    # A mean of shares is rounded: what is that high up to rounding is that high.
-    there = np.flatnonzero(values >= height - ROUNDING)
-    return int(there[0]) if len(there) else None
+def centred_mean(values: FloatArray, window: int) -> FloatArray:
+    """Mean of each value and its neighbours, `window` (odd) in all; at both ends of those that there are."""
+    half = window // 2
+    return np.array([values[max(0, at - half) : at + half + 1].mean() for at in range(len(values))])
 
 
 def peak(curve: Curve, window: int) -> tuple[int, float]:
     """At which evaluation the running mean is highest (the first of equals), and that value."""
-    smooth = trailing_mean(curve.score, window)
-    height = float(smooth.max())
-    at = _first_at(smooth, height)
-    assert at is not None, "a curve reaches its own peak"
-    return at, height
+    smooth = centred_mean(curve.score, window)
+    return int(np.argmax(smooth >= smooth.max() - ROUNDING)), float(smooth.max())
+
+
+def reached(curve: Curve, height: float, window: int) -> float:
+    """Where the line through the running means first is at `height`, in evaluations; ∞ if nowhere."""
+    smooth = centred_mean(curve.score, window)
+    there = np.flatnonzero(smooth >= height - ROUNDING)
+    if not len(there):
+        return math.inf
+    at = int(there[0])
+    if at == 0:
+        return 0.0
+    share = (height - smooth[at - 1]) / (smooth[at] - smooth[at - 1])
+    return at - 1 + min(1.0, float(share))
 
 
 def ratios(baseline: Curve, other: Curve, *, window: int) -> dict[str, float]:
@@ -60,37 +69,63 @@ def ratios(baseline: Curve, other: Curve, *, window: int) -> dict[str, float]:
     nan where the baseline is best before any training: there is no peak to reach then.
     """
     at, height = peak(baseline, window)
-    there = _first_at(trailing_mean(other.score, window), height)
     if at == 0:
-        return dict.fromkeys(baseline.cost, float("nan"))
-    if there is None:
-        return dict.fromkeys(baseline.cost, float("inf"))
-    return {name: float(other.cost[name][there] / cost[at]) for name, cost in baseline.cost.items()}
+        return dict.fromkeys(baseline.cost, math.nan)
+    place = reached(other, height, window)
+    if math.isinf(place):
+        return dict.fromkeys(baseline.cost, math.inf)
+    evaluations = np.arange(len(other.score))
+    return {
+        name: float(np.interp(place, evaluations, other.cost[name]) / spent[at])
+        for name, spent in baseline.cost.items()
+    }
 
 
 def sooner(values: FloatArray) -> float:
-    """Share of the ratios below 1, a tie counting half: ½ is what equal methods tend to, apart from the peak's luck."""
+    """Share of the ratios below 1, a tie counting half; nan if there is none."""
     known = values[~np.isnan(values)]
-    return float(((known < 1) + 0.5 * (known == 1)).mean()) if len(known) else float("nan")
+    return float(((known < 1) + 0.5 * (known == 1)).mean()) if len(known) else math.nan
 
 
-def relabelled(pairs: FloatArray, baselines: Sequence[int], others: Sequence[int]) -> float:
-    """Permutation p-value of `sooner`: how often runs dealt at random into the two roles give as large a share.
+class Relabelled(NamedTuple):
+    """What `sooner` is when runs are dealt into the two roles at random: 95 % of the deals lie in [low, high].
+
+    `p` is two-sided: twice the share of deals at least as far out as the real one. `smallest` is the least it can be.
+    """
+
+    low: float
+    high: float
+    p: float
+    smallest: float
+
+
+def relabelled(pairs: FloatArray, baselines: int) -> Relabelled:
+    """Permutation test of `sooner`.
 
     Args:
-        pairs: [runs, runs] ratio of the column's run to the peak of the row's; exact up to 10,000 deals.
+        pairs: [runs, runs] ratio of the column's run to the peak of the row's.
+        baselines: so many of the first runs are the baseline's, the rest the other method's.
     """
-    from scipy import stats
+    real = sooner(pairs[:baselines, baselines:])
+    deals = np.array([sooner(pairs[np.ix_(rows, columns)]) for rows, columns in _deals(len(pairs), baselines)])
+    known = deals[~np.isnan(deals)]
+    smallest = 2 / len(deals)
+    if math.isnan(real):
+        return Relabelled(math.nan, math.nan, math.nan, smallest)
+    # A deal without any ratio counts as being as far out, on both sides.
+    beyond = [np.mean(np.isnan(deals) | side) for side in (deals >= real - ROUNDING, deals <= real + ROUNDING)]
+    low, high = np.quantile(known, [0.025, 0.975])
+    return Relabelled(float(low), float(high), min(1.0, 2 * float(min(beyond))), smallest)
 
-    def share(a: FloatArray, b: FloatArray) -> float:
-        return sooner(pairs[np.ix_(a.astype(int), b.astype(int))])
 
-    found = stats.permutation_test(
-        (np.array(baselines), np.array(others)),
-        share,
-        vectorized=False,
-        n_resamples=10_000,
-        alternative="greater",
-        rng=np.random.default_rng(0),
-    )
-    return float(found.pvalue)
+def _deals(runs: int, baselines: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Baselines and others, every way if there are not too many; the real one is among them."""
+    if math.comb(runs, baselines) <= DEALS:
+        for chosen in itertools.combinations(range(runs), baselines):
+            yield chosen, sorted(set(range(runs)) - set(chosen))
+        return
+    generator = np.random.default_rng(0)
+    yield range(baselines), range(baselines, runs)
+    for _ in range(DEALS - 1):
+        order = generator.permutation(runs).tolist()
+        yield order[:baselines], order[baselines:]

@@ -1,9 +1,9 @@
-"""Runs an experiment: its cells in worker processes, its rows on the disk, its report on the screen.
+"""Runs an experiment: what is not measured yet is measured, then all of it is reported.
 
-FOLDER/settings.json    what was asked for: written first, and never changed     versions.json   with which code
-FOLDER/cells.jsonl      one measured cell a line: {"cell", "rows", "seconds"}
+FOLDER/settings.json    what was asked for, down to the resolved recipe: written first, and never changed
+FOLDER/cells.jsonl      one measured cell a line: {"cell", "rows", "seconds", "threads", "commit"}
 FOLDER/results.json     command, settings, versions, rows, tables      results.csv   the rows alone
-FOLDER/results.md       tables with command, commit and machine        figure.png, figure.svg
+FOLDER/results.md       tables with command, commits and machine       figure.png, figure.svg
 
 A cell on the disk is not measured again, so a command that was stopped goes on where it was.
 """
@@ -13,30 +13,26 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-import multiprocessing
-import os
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from treewise import track
-from treewise.plot.runlog import read_lines
 from treewise.reproduce.options import Options
+from treewise.reproduce.pool import Cell, measure_all
+from treewise.track import read_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = Mapping[str, Any]  # what is measured at once: its place in the experiment, in JSON's types
 Row = Mapping[str, Any]  # one line of results.csv
 
 
@@ -60,10 +56,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an experiment found. `figure` is `None` where matplotlib is not installed."""
+    """What an experiment found, for people; the rows are for programs."""
 
     tables: list[Table]
-    figure: Figure | None
+    figure: Figure
 
 
 class Experiment(Protocol):
@@ -97,35 +93,41 @@ def run(name: str, options: Options, *, folder: Path, jobs: int = 1, command: st
         command: what the person typed, for the record.
 
     Raises:
-        ValueError: if the folder belongs to something else, or a cell can't be measured.
+        ValueError: if the folder belongs to something else or is in use, or a cell can't be measured.
+        ModuleNotFoundError: without the packages of the extra `reproduce`.
     """
+    for package in ("scipy", "matplotlib"):  # or hours would pass until they are missed
+        importlib.import_module(package)
     console = Console(highlight=False)
     study = experiment(name)
     cells = study.cells(options)
-    _claim(folder, name, options, console)
-    measured = _measured(folder)
-    missing = [cell for cell in cells if _key(cell) not in measured]
-    console.print(escape(f"{name}: {len(cells)} cells, {len(cells) - len(missing)} measured before; folder {folder}"))
-    if missing:
-        _measure_all(name, options, missing, folder, jobs, console, done=len(cells) - len(missing))
+    _claim(folder, name, options)
+    with _alone(folder):
         measured = _measured(folder)
-    rows = [row for cell in cells for row in measured[_key(cell)]["rows"]]
-    report = study.report(options, rows)
-    _write(folder, name, options, command, rows, report)
+        missing = [cell for cell in cells if _key(cell) not in measured]
+        before = len(cells) - len(missing)
+        console.print(f"{name}: {len(cells)} cells, {before} measured before; folder {folder}", markup=False)
+        if missing:
+            measure = partial(_measure, name, options, folder)
+            measure_all(measure, missing, folder / "cells.jsonl", jobs=jobs, console=console, done=before)
+            measured = _measured(folder)
+        lines = [measured[_key(cell)] for cell in cells]
+        report = study.report(options, [row for line in lines for row in line["rows"]])
+        _write(folder, name, options, command, lines, report)
     for table in report.tables:
         console.print(_rendered(table))
         if table.note:
             console.print(escape(table.note) + "\n", style="dim")
-    console.print(
-        escape(f"results: {folder}/results.md, .json, .csv" + ("" if report.figure is None else ", figure.png, .svg"))
-    )
-    if report.figure is None:
-        console.print("no picture: matplotlib is not installed (pip install 'treewise\\[reproduce]')")
+    console.print(f"results: {folder}/results.md, .json, .csv, figure.png, .svg", markup=False)
     return report
 
 
-def _claim(folder: Path, name: str, options: Options, console: Console) -> None:
-    settings = {"experiment": name, **options.model_dump(mode="json")}
+def _measure(name: str, options: Options, folder: Path, cell: Cell) -> list[dict[str, Any]]:
+    return experiment(name).measure(options, cell, folder)
+
+
+def _claim(folder: Path, name: str, options: Options) -> None:
+    settings = {"experiment": name, **options.record()}
     path = folder / "settings.json"
     if path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
@@ -136,9 +138,6 @@ def _claim(folder: Path, name: str, options: Options, console: Console) -> None:
                 f"{folder} was made with {key} = {before.get(key)!r}, not {settings.get(key)!r}; "
                 "choose another --output, or give the same options to go on"
             )
-        commit = track.git_commit()
-        if commit != (made := json.loads((folder / "versions.json").read_text(encoding="utf-8"))["commit"]):
-            console.print(f"[bold yellow]warning:[/] begun at commit {made}, going on at {commit}", soft_wrap=True)
         return
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty, and no experiment's folder; choose another --output")
@@ -146,8 +145,25 @@ def _claim(folder: Path, name: str, options: Options, console: Console) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"can't make the folder {folder}: {error.strerror}") from error
-    track.write_json(folder / "versions.json", track.versions())
     track.write_json(path, settings)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two commands in one folder would train the same runs over each other. A killed one's lock is freed ."""
+    try:
+        import fcntl
+    except ImportError:  # not there on Windows
+        yield
+        return
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(
+                f"another command is measuring in {folder}; wait for it, or choose another --output"
+            ) from None
+        yield
 
 
 def _key(cell: Cell) -> str:
@@ -160,77 +176,6 @@ def _measured(folder: Path) -> dict[str, dict[str, Any]]:
     return {_key(line["cell"]): line for line in lines}
 
 
-def _measure_all(
-    name: str, options: Options, cells: Sequence[Cell], folder: Path, jobs: int, console: Console, *, done: int
-) -> None:
-    cores = os.cpu_count() or 1
-    jobs = min(jobs, len(cells))
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_settle, initargs=(max(1, cores // jobs),)
-    )
-    try:
-        futures = {pool.submit(_measure, name, options, cell, folder): cell for cell in cells}
-        with (folder / "cells.jsonl").open("a", encoding="utf-8") as file:
-            if file.tell() and not (folder / "cells.jsonl").read_bytes().endswith(b"\n"):
-                file.write("\n")
-            for future in _watched(futures, console, done):
-                rows, seconds = future.result()
-                line = {
-                    "cell": futures[future],
-                    "rows": [track.plain(row) for row in rows],
-                    "seconds": round(seconds, 3),
-                }
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-                file.flush()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _watched(futures: Mapping[Future[Any], Cell], console: Console, done: int) -> Iterator[Future[Any]]:
-    """The futures as they finish, with a bar; a line now and then where there is no terminal."""
-    progress = Progress(
-        TextColumn("measured"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        speed_estimate_period=3600.0,
-    )
-    started, total = time.perf_counter(), done + len(futures)
-    with progress:
-        task = progress.add_task("cells", total=total, completed=done)
-        for number, future in enumerate(as_completed(futures), start=1):
-            yield future
-            progress.update(task, advance=1)
-            if not console.is_terminal and (number == len(futures) or number % max(1, len(futures) // 20) == 0):
-                left = (time.perf_counter() - started) / number * (len(futures) - number)
-                console.print(f"measured {done + number} of {total}, about {left / 60:.0f} min left")
-
-
-def _settle(threads: int) -> None:
-    """A worker's share of the processor; and it ends when the command has been killed."""
-    import torch
-
-    torch.set_num_threads(threads)
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _measure(name: str, options: Options, cell: Cell, folder: Path) -> tuple[list[dict[str, Any]], float]:
-    started = time.perf_counter()
-    rows = experiment(name).measure(options, cell, folder)
-    return rows, time.perf_counter() - started
-
-
 def _rendered(table: Table) -> RichTable:
     shown = RichTable(title=escape(table.title), box=box.SIMPLE, title_justify="left")
     for name in table.header:
@@ -240,31 +185,31 @@ def _rendered(table: Table) -> RichTable:
     return shown
 
 
-def _write(folder: Path, name: str, options: Options, command: str, rows: Sequence[Row], report: Report) -> None:
-    versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
-    track.write_json(
-        folder / "results.json",
-        {
-            "experiment": name,
-            "command": command,
-            "settings": options.model_dump(mode="json"),
-            "versions": versions,
-            "rows": [track.plain(row) for row in rows],
-            "tables": [asdict(table) for table in report.tables],
-        },
-    )
+def _write(
+    folder: Path, name: str, options: Options, command: str, lines: Sequence[Mapping[str, Any]], report: Report
+) -> None:
+    versions, rows = track.versions(), [row for line in lines for row in line["rows"]]
+    settings = {"experiment": name, **options.record()}
+    content = {"command": command, "settings": settings, "versions": versions, "rows": rows}
+    track.write_json(folder / "results.json", content | {"tables": [asdict(table) for table in report.tables]})
     with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
-    packages = versions["packages"]
-    made = (
-        f"`{command}` · commit {versions['commit'] or 'unknown'} · {versions['cores']} cores "
-        f"({versions['processor']}), {versions['device']} · Python {versions['python']}, torch {packages['torch']}, "
-        f"transformers {packages['transformers']}"
+    made = " · ".join(
+        [
+            f"`{command}`",
+            "commit " + ", ".join(dict.fromkeys(str(line["commit"]) for line in lines)),
+            f"{versions['cores']} cores ({versions['processor']})",
+            *(["cpu"] if options.device == "cpu" else [versions["device"]]),
+            ", ".join(dict.fromkeys(f"{line['threads']} threads a cell" for line in lines)),
+            ", ".join(
+                [f"Python {versions['python']}"]
+                + [f"{package} {versions['packages'][package]}" for package in ("torch", "transformers")]
+            ),
+        ]
     )
     text = "\n\n".join([made, *(table.markdown() for table in report.tables)])
     (folder / "results.md").write_text(text + "\n", encoding="utf-8")
-    if report.figure is not None:
-        for suffix in ("png", "svg"):
-            report.figure.savefig(folder / f"figure.{suffix}")
+    for suffix in ("png", "svg"):
+        report.figure.savefig(folder / f"figure.{suffix}")

@@ -32,6 +32,10 @@ class Options(Section):
             return value
         return value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
 
+    def record(self) -> dict[str, Any]:
+        """All that decides what is measured."""
+        return self.model_dump(mode="json")
+
 
 class Theorem(Options):
     """Theorem 1: outcome and process advantages give the same loss and gradient, and where that ends."""
@@ -67,6 +71,11 @@ class Training(Options):
         """Options on top of the recipe: those that were typed, and the device unless that is left to the recipe."""
         return self.changes | ({} if self.device == "auto" else {"model.device": self.device})
 
+    def record(self) -> dict[str, Any]:
+        """With the resolved recipe, because a recipe's file may change."""
+        resolved = load_recipe(self.recipe, self.given).model_dump(mode="json")
+        return {**self.model_dump(mode="json"), "resolved": resolved}
+
 
 class ProcessTrees(Training):
     """How much of a tree the groups of a training run are, over its steps."""
@@ -76,6 +85,10 @@ class ProcessTrees(Training):
     seeds: Positive = Field(1, description="how many seeds: 0, 1, …")
     group_sizes: tuple[int, ...] = Field((6, 36), description="G, one training run each")
     runs: tuple[str, ...] = Field((), description="run folders, or rollout files, to read in place of training")
+
+    def record(self) -> dict[str, Any]:
+        """Runs that are recorded already have their own recipes."""
+        return self.model_dump(mode="json") if self.runs else super().record()
 
     @model_validator(mode="after")
     def _has_effect(self) -> ProcessTrees:
@@ -90,13 +103,23 @@ class AB(Training):
 
     decided: ClassVar = ("objective.preset", "eval.every")
 
+    seeds: Annotated[int, Field(ge=2, strict=True)] = Field(5, description="how many seeds: 0, 1, …")
     presets: Annotated[tuple[str, ...], Field(min_length=2)] = Field(
         ("grpo+aggregation=token", "lambda_grpo"),
         description="the baseline, then what is compared with it: NAME, or NAME+option=value",
     )
     score: str = Field("reward", description="the held-out score that is compared")
     evaluations: Positive = Field(10, description="held-out evaluations, evenly spaced over the run")
-    smoothing: Positive = Field(3, description="evaluations in the running mean of which the peak is taken; 1: none")
+    smoothing: Positive = Field(3, description="evaluations in the centred mean of which the peak is taken; 1: none")
+
+    @model_validator(mode="after")
+    def _odd(self) -> AB:
+        if self.smoothing % 2 == 0 or self.smoothing > self.evaluations:
+            raise ValueError(
+                f"smoothing = {self.smoothing}: a centred mean takes an odd number of evaluations, here 1 to "
+                f"{self.evaluations}"
+            )
+        return self
 
     @field_validator("presets")
     @classmethod
@@ -154,6 +177,8 @@ def make_options(name: str, given: Mapping[str, Any], runs: Sequence[str] = ()) 
     """
     kind = EXPERIMENTS[name]
     known = [field for field in kind.model_fields if field not in ("changes", "runs")]
+    if runs and "runs" not in kind.model_fields:
+        raise ValueError(f"{name} reads no recorded runs; leave out {runs[0]}")
     values: dict[str, Any] = {"runs": tuple(runs)} if runs else {}
     changes = {}
     for option, value in given.items():
@@ -165,7 +190,8 @@ def make_options(name: str, given: Mapping[str, Any], runs: Sequence[str] = ()) 
                 f"{name} has no option --{option}; the nearest is --{nearest(field, known).replace('_', '-')}"
             )
         elif option in (*DECIDED, *kind.decided):
-            raise ValueError(f"--{option} has no effect: {name} sets it in every run that it trains")
+            instead = "; use --device" if option == "model.device" else ""
+            raise ValueError(f"--{option} has no effect: {name} sets it in every run that it trains{instead}")
         else:
             changes[option] = value
     if changes:

@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 
 from treewise.config import Recipe
+from treewise.plot.process_trees import draw
 from treewise.recipe import load_recipe
-from treewise.reproduce.engine import Cell, Report, Row, Table
+from treewise.reproduce.engine import Report, Row, Table
 from treewise.reproduce.options import ProcessTrees
+from treewise.reproduce.pool import Cell
 from treewise.reproduce.recorded import LEFT_OUT, listed, step_rows
 from treewise.reproduce.training import run_training
 
@@ -76,12 +78,7 @@ def report(options: ProcessTrees, rows: Sequence[Row]) -> Report:
     for row in rows:
         found[row["run"]].append(row)
     runs = dict(zip(short_names(list(found)), found.values(), strict=True))
-    try:
-        from treewise.plot.process_trees import draw
-
-        figure = draw(_curves(runs, by_run=bool(options.runs)))
-    except ImportError:
-        figure = None
+    figure = draw(_curves(runs, by_run=bool(options.runs)))
     return Report([_shares(runs), _training(runs)], figure)
 
 

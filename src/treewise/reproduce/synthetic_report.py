@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from treewise.plot.synthetic_tree import draw_synthetic_tree
 from treewise.reproduce.engine import Report, Row, Table
 from treewise.reproduce.options import SyntheticTree
 from treewise.statistics import interval
@@ -53,23 +54,18 @@ def report(options: SyntheticTree, rows: Sequence[Row]) -> Report:
     tables.append(_seeds(options, study, trees))
     if len(options.rates) > 1:
         tables.append(_rates(options, study, trees))
-    try:
-        from treewise.plot.synthetic_tree import draw_synthetic_tree
-
-        figure = draw_synthetic_tree(
-            [f"n = {n}\nr = {trap:g}".replace("-", "−") for n, trap in trees],
-            {
-                name_of(method): [interval(study[options.rates[0], method, *tree]["share"]) for tree in trees]
-                for method in options.methods
-            },
-            {NAMES[method]: [PAPER[tree][at] if tree in PAPER else None for tree in trees] for at, method in PAIR},
-            _sweeps(options, study, trees),
-            _curves(options, study, trees),
-            rate=options.rates[0],
-            note=f"{options.seeds} seeds · {_setting(options)}",
-        )
-    except ImportError:
-        figure = None
+    figure = draw_synthetic_tree(
+        [f"n = {n}\nr = {trap:g}".replace("-", "−") for n, trap in trees],
+        {
+            name_of(method): [interval(study[options.rates[0], method, *tree]["share"]) for tree in trees]
+            for method in options.methods
+        },
+        {NAMES[method]: [PAPER[tree][at] if tree in PAPER else None for tree in trees] for at, method in PAIR},
+        _sweeps(options, study, trees),
+        _curves(options, study, trees),
+        rate=options.rates[0],
+        note=f"{options.seeds} seeds · {_setting(options)}",
+    )
     return Report(tables, figure)
 
 

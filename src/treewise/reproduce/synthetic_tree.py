@@ -31,8 +31,8 @@ from treewise.device import compute_device
 from treewise.packing import pack
 from treewise.policy import Policy
 from treewise.presets import resolve
-from treewise.reproduce.engine import Cell
 from treewise.reproduce.options import SyntheticTree
+from treewise.reproduce.pool import Cell
 from treewise.reproduce.synthetic_report import LAST, SIZES, report
 from treewise.sampler import Request
 from treewise.sampler.hf import HFSampler

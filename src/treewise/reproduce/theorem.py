@@ -32,8 +32,9 @@ from treewise.credit import credit, group_advantages, process_advantages, proces
 from treewise.objective import token_terms
 from treewise.plot.theorem import Line, draw_theorem
 from treewise.policy import Policy
-from treewise.reproduce.engine import Cell, Report, Row, Table
+from treewise.reproduce.engine import Report, Row, Table
 from treewise.reproduce.options import Theorem
+from treewise.reproduce.pool import Cell
 from treewise.reproduce.random_groups import ANSWERS, GROUPS, LONGEST, VOCABULARY, policies, random_batch, shape
 from treewise.tree import build_tree
 from treewise.update import MiniBatch, accumulate, prepare
@@ -212,10 +213,7 @@ def report(options: Theorem, rows: Sequence[Row]) -> Report:
         Line(setting.name, values[setting.name], values[setting.without] if setting.without else None, setting.why)
         for setting in SETTINGS
     ]
-    try:
-        figure = draw_theorem(lines)
-    except ImportError:
-        figure = None
+    figure = draw_theorem(lines)
     return Report([_holds(options, found), _breaks(found), worked_example()], figure)
 
 
