@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treewise.types import Group
+from treewise.config import Recipe
+from treewise.types import Group, Sampling
 
 
 class Interval(NamedTuple):
@@ -66,6 +67,20 @@ class Evaluation:
             "problems": list(self.problems),
             "scores": {name: list(values) for name, values in self.scores.items()},
         }
+
+
+def sampling_of(recipe: Recipe, max_new_tokens: int) -> Sampling:
+    """How held-out problems are answered: with the stop strings of training, and the eval section's own filters."""
+    section = recipe.eval
+    return Sampling(
+        max_new_tokens,
+        temperature=section.temperature,
+        stop=recipe.rollout.stop,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        min_p=section.min_p,
+        repetition_penalty=section.repetition_penalty,
+    )
 
 
 def summarise(groups: Sequence[Group]) -> Evaluation:

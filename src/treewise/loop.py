@@ -21,7 +21,7 @@ from treewise.batch import gather
 from treewise.config import Recipe
 from treewise.data import problem_order
 from treewise.display import Display
-from treewise.evaluate import Evaluation, summarise
+from treewise.evaluate import Evaluation, sampling_of, summarise
 from treewise.evaluate import restore as restore_evaluation
 from treewise.lifecycle import Progress, interruptible, open_saved, restore, save
 from treewise.metrics import step_metrics
@@ -178,21 +178,11 @@ def _evaluate(
     """Answer the held-out problems once each; remembers the best step so far."""
     if not session.held_out:
         return None
-    section = recipe.eval
-    sampling = Sampling(
-        recipe.rollout.max_new_tokens,
-        temperature=section.temperature,
-        stop=recipe.rollout.stop,
-        top_p=section.top_p,
-        top_k=section.top_k,
-        min_p=section.min_p,
-        repetition_penalty=section.repetition_penalty,
-    )
     groups = collect(
         session.held_out,
         group_size=1,
         sampler=session.sampler,
-        sampling=sampling,
+        sampling=sampling_of(recipe, recipe.rollout.max_new_tokens),
         chat=session.chat,
         rewards=session.rewards,
         # The same seed each time: two evaluations differ by the weights only.
