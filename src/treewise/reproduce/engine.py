@@ -115,9 +115,7 @@ def run(name: str, options: Options, *, folder: Path, jobs: int = 1, command: st
         report = study.report(options, [row for line in lines for row in line["rows"]])
         _write(folder, name, options, command, lines, report)
     for table in report.tables:
-        console.print(_rendered(table))
-        if table.note:
-            console.print(escape(table.note) + "\n", style="dim")
+        _show(console, table)
     console.print(f"results: {folder}/results.md, .json, .csv, figure.png, .svg", markup=False)
     return report
 
@@ -176,13 +174,23 @@ def _measured(folder: Path) -> dict[str, dict[str, Any]]:
     return {_key(line["cell"]): line for line in lines}
 
 
-def _rendered(table: Table) -> RichTable:
-    shown = RichTable(title=escape(table.title), box=box.SIMPLE, title_justify="left")
-    for name in table.header:
-        shown.add_column(escape(name), overflow="fold")
+def _show(console: Console, table: Table) -> None:
+    """The table; where it is too wide for the terminal, a line for each of its rows, with the names of the columns."""
+    grid = RichTable(*(escape(name) for name in table.header), box=box.SIMPLE)
     for row in table.rows:
-        shown.add_row(*(escape(entry) for entry in row))
-    return shown
+        grid.add_row(*(escape(cell) for cell in row))
+    console.print(f"[bold]{escape(table.title)}[/]")
+    if Console(width=1000).measure(grid).maximum <= console.width:
+        console.print(grid)
+    else:
+        for first, *rest in table.rows:
+            cells = zip(table.header[1:], rest, strict=True)
+            shown = (f"[dim]{escape(name)}[/] {escape(cell)}" for name, cell in cells if cell)
+            console.print(f"[bold]{escape(table.header[0])} {escape(first)}[/]  " + " · ".join(shown))
+        console.print()
+    if table.note:
+        console.print(escape(table.note), style="dim")
+    console.print()
 
 
 def _write(
@@ -202,7 +210,7 @@ def _write(
             "commit " + ", ".join(dict.fromkeys(str(line["commit"]) for line in lines)),
             f"{versions['cores']} cores ({versions['processor']})",
             *(["cpu"] if options.device == "cpu" else [versions["device"]]),
-            ", ".join(dict.fromkeys(f"{line['threads']} threads a cell" for line in lines)),
+            ", ".join(dict.fromkeys(f"threads a cell: {line['threads']}" for line in lines)),
             ", ".join(
                 [f"Python {versions['python']}"]
                 + [f"{package} {versions['packages'][package]}" for package in ("torch", "transformers")]

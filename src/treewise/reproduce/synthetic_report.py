@@ -103,13 +103,19 @@ def _shares(options: SyntheticTree, study: Study, trees: Sequence[Tree], rate: s
         shares = {method: study[rate, method, *tree]["share"] for method in options.methods}
         paper = [f"{share:.4f}" for share in PAPER[tree]] if tree in PAPER else ["–", "–"]
         lines.append((*_tree(tree), *paper, *map(_estimate, shares.values()), *_difference(options, shares)))
+    if len(trees) > 1:
+        shares = _over_trees(options, study, trees, rate)
+        known = [PAPER[tree] for tree in trees if tree in PAPER] if set(trees) <= set(PAPER) else []
+        paper = [f"{np.mean(column):.4f}" for column in zip(*known, strict=True)] or ["–", "–"]
+        lines.append(("all", "", *paper, *map(_estimate, shares.values()), *_difference(options, shares)))
     header = ("n", "r_neg", "paper: GRPO", "paper: λ-GRPO", *map(name_of, options.methods), *COMPARED)
     return Table(
         f"Share of the target in the last {min(LAST, options.steps)} steps, {rate}",
         header[: len(lines[0])],
         lines,
         f"Mean [95 % t interval] over {options.seeds} seeds, the same for all methods; a seed mostly ends near 0 or "
-        f"1, for which such an interval is rough. Won: λ-GRPO's share is larger by more than {MARGIN:g}. "
+        f"1, for which such an interval is rough. all: a seed's mean over the trees counts as one value. Won: "
+        f"λ-GRPO's share is larger by more than {MARGIN:g}. "
         f"{_setting(options)} of one group each; temperature 1, float32, AdamW with "
         "β .9 and .999, SGD without momentum, nothing decayed, scheduled or clipped. All methods divide by the "
         "group's standard deviation and by D = 4 G, so that a rate means the same (the presets of TreeRL, SPO and "
