@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[1] / "docs"
 CLIP = Clip(clip_low=0.2, clip_high=0.2)
-ESTIMATES = {  # colour, line, and the formula with x for log(π/π_ref)
-    "k1": (COLOURS[4], "-.", "x"),
-    "k2": (COLOURS[2], "--", r"x^2/2"),
-    "k3": (COLOURS[0], "-", r"e^{-x} + x - 1"),
+ESTIMATES = {  # colour, line, its width, and the formula with x for log(π/π_ref)
+    "k3": (COLOURS[0], "-", 3.2, r"e^{-x} + x - 1"),
+    "k1": (COLOURS[4], "-.", 1.4, "x"),
+    "k2": (COLOURS[2], "--", 1.4, r"x^2/2"),
 }
 
 
@@ -97,6 +97,7 @@ def _draw_clip(axes: Axes, advantage: float) -> None:
     )
     axes.text(float(np.mean(flat)), 1.0 * sign, "flat:\nno gradient", ha="center", va="center")
     axes.set(xlim=(0, 2), ylim=(0, 2) if better else (-2, 0), xlabel=r"$\rho = \pi\,/\,\pi_{\mathrm{old}}$")
+    axes.set_ylabel("objective of the token")
     bounds = [0, 1 - CLIP.clip_low, 1, 1 + CLIP.clip_high, 2]
     names = ["0", r"$1 - \varepsilon_{\mathrm{low}}$", "1", r"$1 + \varepsilon_{\mathrm{high}}$", "2"]
     axes.set_xticks(bounds, names)
@@ -110,14 +111,15 @@ def _draw_clip(axes: Axes, advantage: float) -> None:
 def _draw_kl(axes: Axes) -> None:
     log_ratios = np.linspace(-2.0, 2.0, 401)
     axes.axhline(0, color="#bbbbbb", linewidth=1)
-    for name, (colour, line, formula) in ESTIMATES.items():
+    for name, (colour, line, width, formula) in ESTIMATES.items():
         values = kl_estimate(name, log_ratios)
-        axes.plot(log_ratios, values, line, color=colour, linewidth=2.8, label=f"{name} $= {formula}$")
-    axes.set(xlim=(-2, 2), ylim=(-2, 5), xlabel=r"$\log(\pi\,/\,\pi_{\mathrm{ref}})$ of the sampled token")
+        axes.plot(log_ratios, values, line, color=colour, linewidth=width, label=f"{name} $= {formula}$")
+    axes.set(xlim=(-2, 2), ylim=(-2, 5), xlabel=r"$x = \log(\pi\,/\,\pi_{\mathrm{ref}})$ of the sampled token")
+    axes.set_ylabel("estimate of the KL")
     axes.set_xticks(range(-2, 3))
     axes.text(-1.55, -1.85, r"rarer than in $\pi_{\mathrm{ref}}$", color=MUTED, size=11)
     axes.text(1.9, -1.85, r"likelier than in $\pi_{\mathrm{ref}}$", color=MUTED, size=11, ha="right")
-    _title(axes, r"Three estimates of the KL to $\pi_{\mathrm{ref}}$")
+    _title(axes, r"kl, the distance to $\pi_{\mathrm{ref}}$")
     axes.legend(loc="upper right", fontsize=11.5)
 
 
@@ -141,11 +143,11 @@ def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−") if abs(value) > 5e-3 else "0"
 
 
-def _box(axes: Axes, x: int, y: float, height: float, text: str, value: float, limit: float) -> None:
-    colour = advantage_colours()(0.5 + 0.5 * value / limit)
+def _box(axes: Axes, x: int, y: float, height: float, text: str, shade: float) -> None:
+    colour = advantage_colours()(0.5 + 0.5 * shade)
     axes.add_patch(Rectangle((x, y), 1, height, facecolor=colour, edgecolor="white", linewidth=2))
-    dark = abs(value) > 0.8 * limit
-    axes.text(x + 0.5, y + height / 2, text, ha="center", va="center", color="white" if dark else INK, linespacing=1.35)
+    ink = "white" if abs(shade) > 0.8 else INK
+    axes.text(x + 0.5, y + height / 2, text, ha="center", va="center", color=ink, linespacing=1.35)
 
 
 def _empty(axes: Axes, title: str, text: str) -> None:
@@ -163,7 +165,7 @@ def _empty(axes: Axes, title: str, text: str) -> None:
 
 
 def draw_wordle(path: Path) -> Figure:
-    """Four games: the advantage that each turn gets, and the process sets of the same games."""
+    """Four games: the advantage of each turn, and what each process set gets in total under GRPO and λ-GRPO."""
     rewards = np.array([game.reward for game in GAMES])
     outcome = group_advantages(rewards.tolist())
     tree = game_tree(GAMES)
@@ -171,23 +173,23 @@ def draw_wordle(path: Path) -> Figure:
     sizes = tree.size[tree.index]
     limit = float(np.abs(outcome).max())
     with style.context(["default", STYLE]):
-        figure = Figure(figsize=(15, 4.8), dpi=100, layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _empty(left, "What GRPO gives: one advantage for all turns of a game", "number: the game's advantage a")
-        _empty(
-            right,
-            "What that adds up to: one value for each shared prefix",
-            "height: |λ|, games that share it · mean: R̂ · last line: process advantage × |λ|",
-        )
+        figure = Figure(figsize=(18, 4.8), dpi=100, layout="constrained")
+        turns, totals, divided = figure.subplots(1, 3)
+        _empty(turns, "GRPO, turn by turn", "number: the game's advantage")
+        _empty(totals, "GRPO, in total for each prefix", "last number: the total, |λ| × process advantage")
+        _empty(divided, "λ-GRPO, in total for each prefix", "number: the process advantage, once")
         entry, drawn = 0, set[int]()
         for number, game in enumerate(GAMES):
             for turn, guess in enumerate(game.guesses):
-                _box(left, turn, number, 1, f"{guess}\n{_signed(outcome[number])}", outcome[number], limit)
+                advantage, size = outcome[number], int(sizes[entry])
+                _box(turns, turn, number, 1, f"{guess}\n{_signed(advantage)}", advantage / limit)
                 if tree.index[entry] not in drawn:  # games that share a set lie together
                     drawn.add(int(tree.index[entry]))
-                    times = f" × {sizes[entry]}" if sizes[entry] > 1 else ""
-                    text = f"{guess}\nmean {values[entry]:.2f}\n{_signed(process[entry])}{times}"
-                    _box(right, turn, number, float(sizes[entry]), text, process[entry], limit)
+                    once, total = process[entry], size * process[entry]
+                    product = f"{size} × {_signed(once)}\n= " if size > 1 else ""
+                    text = f"{guess}\nR̂ = {values[entry]:.2f}\n{product}{_signed(total)}"
+                    _box(totals, turn, number, size, text, total / limit)
+                    _box(divided, turn, number, size, f"{guess}\n{_signed(once)}", once / limit)
                 entry += 1
         figure.savefig(path)
     return figure

@@ -43,7 +43,12 @@ def tables() -> list[list[list[str]]]:
     return [[[cell.strip().replace("\\|", "|") for cell in row] for row in table] for table in rows]
 
 
-ALGORITHM, ANSWERS, NOTATION, BY_HAND, PLAYED, SETS = tables()
+ANSWERS, NOTATION, BY_HAND, PLAYED, SETS, ALGORITHM = tables()
+
+
+def section(number: int) -> str:
+    """The page's text from this section's heading to the next one's."""
+    return PAGE.partition(f"\n## {number}.")[2].partition("\n## ")[0]
 
 
 def number(text: str) -> float:
@@ -67,7 +72,7 @@ def functions(tree: ast.Module) -> dict[str, ast.AST]:
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in ALGORITHM[1:] if row[2] != "none"], ids=lambda row: f"{row[3]} {row[4]}"
+    "row", [row for row in ALGORITHM[1:] if not row[2].startswith("none")], ids=lambda row: f"{row[3]} {row[4]}"
 )
 def test_every_quoted_line_stands_in_the_function_that_the_page_names(row: list[str]) -> None:
     file, function, quote = (cell.strip("`") for cell in row[2:])
@@ -81,6 +86,7 @@ def test_every_quoted_line_stands_in_the_function_that_the_page_names(row: list[
 
 def test_the_algorithm_has_its_twelve_lines_in_order() -> None:
     assert [row[0] for row in ALGORITHM[1:] if row[0]] == [str(line) for line in range(1, 13)]
+    assert [row[0] for row in ALGORITHM[1:] if row[2].startswith("none")] == ["2", "12"]
 
 
 @pytest.mark.parametrize("table", tables(), ids=lambda table: table[0][1])
@@ -91,12 +97,14 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_head(table: list[list[str
 def test_the_options_that_the_page_names_are_what_it_says() -> None:
     assert Objective().kl_refresh == 0
     assert (resolve("grpo", {}).kl_coef, resolve("lambda_grpo", {}).kl_coef) == (0.0, 0.0)
-    assert resolve("deepseek_math", {}).kl_coef == 0.04
+    assert (resolve("deepseek_math", {}).kl_coef, resolve("deepseek_math", {}).weight_exponent) == (0.04, 0.0)
+    assert resolve("lambda_grpo", {}).weight_exponent == 1.0
     assert [resolve(name, {}).aggregation for name in ("grpo", "deepseek_math", "lambda_grpo")] == [
         "sequence",
         "sequence",
         "token",
     ]
+    assert resolve("grpo", {"aggregation": "token"}) == resolve("lambda_grpo", {"weight_exponent": 0.0})
 
 
 def written(answer: str) -> str:
@@ -129,12 +137,12 @@ def test_the_rewards_follow_the_rule_of_the_example() -> None:
         assert number(row[3]) == pytest.approx(reward)
 
 
-def second_update(preset: str) -> tuple[CreditedGroup, TokenTerms, torch.Tensor, torch.Tensor]:
+def second_update(preset: str, **options: str) -> tuple[CreditedGroup, TokenTerms, torch.Tensor, torch.Tensor]:
     """The example's credit and terms, its coefficients over D, and ∂loss/∂log π.
 
     The first token of o₁ and o₃ has the probabilities of the page; for all others nothing has moved.
     """
-    objective = resolve(preset, {"kl_coef": 0.04})
+    objective = resolve(preset, {"kl_coef": 0.04, **options})
     (credited,) = credit([example()], objective)
     first = np.flatnonzero(credited.tree.index == credited.tree.index[0])
     values = torch.zeros(3, len(credited.advantages), dtype=torch.float64)
@@ -197,11 +205,13 @@ def test_every_symbol_of_the_notation_has_the_value_that_treewise_computes() -> 
     ) in PAGE
 
 
-def test_with_the_grpo_preset_the_token_counts_as_the_page_says() -> None:
+def test_with_the_two_kinds_of_grpo_the_token_counts_as_the_page_says() -> None:
     _, terms, shares, _ = second_update("grpo")
     assert shares[0].item() == pytest.approx(1 / 7 / 4)
-    assert "a further division by the 7 tokens of o₁, and D = 4" in PAGE
+    assert "a further division by the 7 tokens of o₁, and D = 4" in " ".join(PAGE.split())
     assert terms.ratios[0].item() == pytest.approx(1.25)
+    _, _, shares, _ = second_update("grpo", aggregation="token")
+    assert shares[0].item() == pytest.approx(1 / 19)
 
 
 def test_the_clip_stops_the_token_in_the_right_answer_and_not_in_the_wrong_one() -> None:
@@ -225,16 +235,16 @@ def test_the_advantages_by_hand_are_those_of_the_library() -> None:
         assert row[2:] == [
             shown(reward - 0.55, 2),
             shown((reward - 0.55) ** 2, 4, signed=False),
-            shown(advantage, 6),
+            shown(advantage, 4),
         ]
     listed = [str(reward) for reward in rewards]
     assert f"\nRewards {', '.join(listed)}.\n" in PAGE
     assert f"Mean: ({' + '.join(listed)}) / 4 = {sum(rewards):.1f} / 4 = {mean:.2f}.\n" in PAGE
     squares = sum((reward - 0.55) ** 2 for reward in rewards)
-    assert f"0.2025 + 0.2025 + 0.1225 + 0.3025 = {squares:.4f}." in PAGE
-    assert f"(ddof 1): {squares:.4f} / 3 = {squares / 3:.6f}." in PAGE
-    assert f"√{squares / 3:.6f} = {std:.6f}. With ε it is {std:.6f} + 0.0001 = {std + 1e-4:.6f}." in PAGE
-    assert BY_HAND[0][4] == f"a = (r − mean) / {std + 1e-4:.6f}"
+    terms = " + ".join(row[3] for row in BY_HAND[1:])
+    assert f"divided by G − 1: ({terms}) / 3 = {squares:.4f} / 3 = {squares / 3:.4f}." in PAGE
+    assert f"√{squares / 3:.4f} = {std:.4f}. With ε it is {std:.4f} + 0.0001 = {std + 1e-4:.4f}." in PAGE
+    assert BY_HAND[0][4] == f"a = (r − mean) / {std + 1e-4:.4f}"
     assert f"group_advantages({rewards})" in PAGE
     assert found.sum() == pytest.approx(0.0, abs=1e-12)
     assert group_advantages([1.0] * 4).tolist() == [0.0] * 4
@@ -252,7 +262,8 @@ def test_the_kl_estimates_in_the_picture_are_the_formulas_of_the_page() -> None:
     x = np.linspace(-2, 2, 9)
     for name, values in {"k1": x, "k2": x**2 / 2, "k3": np.exp(-x) + x - 1}.items():
         np.testing.assert_allclose(kl_estimate(name, x), values, atol=1e-12)
-        assert f"- {name} = " in PAGE
+    assert "e^(−x) + x − 1" in PAGE
+    np.testing.assert_allclose(kl_estimate("k3", np.log([0.50 / 0.60])), 1.2 - np.log(1.2) - 1)
 
 
 def test_one_update_has_ratio_one_a_loss_of_zero_and_a_gradient_that_is_not() -> None:
@@ -327,7 +338,7 @@ def test_every_turn_of_a_game_has_the_games_advantage() -> None:
 
 
 def test_the_text_about_the_games_names_the_numbers_of_the_tables() -> None:
-    text = "\n".join(line for line in PAGE.partition("## 6.")[2].splitlines() if not line.startswith("|"))
+    text = "\n".join(line for line in section(6).splitlines() if not line.startswith("|"))
     named = set(re.findall(r"[+−]?\d\.\d{3}\b", text))
     assert named == {PLAYED[1][6], PLAYED[2][6], PLAYED[1][6].strip("+"), SETS[1][4]}
 
@@ -376,15 +387,16 @@ def test_the_pictures_of_the_page_are_there_and_can_be_drawn_again(tmp_path: Pat
 
 
 def test_the_picture_of_the_games_says_what_the_table_says(tmp_path: Path) -> None:
-    left, right = draw_wordle(tmp_path / "wordle.png").axes
-    boxes = [text.get_text().split("\n") for text in right.texts]
-    found = {box[0]: box[1:] for box in boxes if len(box) == 3 and "×" in box[2]}
-    expected = {
-        row[0].split(", ")[-1]: [f"mean {number(row[3]):.2f}", f"{shown(number(row[4]), 2)} × {row[2]}"]
-        for row in SETS[1:]
-        if row[2] != "1"
-    }
-    assert found == expected
-    given = [text.get_text().split("\n") for text in left.texts]
+    panels = draw_wordle(tmp_path / "wordle.png").axes
+    given, totals, divided = ([text.get_text().split("\n") for text in axes.texts] for axes in panels)
     advantages = [shown(number(row[6]), 2) for row in PLAYED[1:] for _ in turns(row)]
     assert [box[1] for box in given if len(box) == 2] == advantages
+    for prefix, _, size, reward, process, total, once in SETS[1:]:
+        guess = prefix.split(", ")[-1]
+        sums = [shown(number(total), 2)]
+        if size != "1":
+            sums = [f"{size} × {shown(number(process), 2)}", f"= {sums[0]}"]
+        assert [guess, f"R̂ = {number(reward):.2f}", *sums] in totals
+        assert [guess, shown(number(once), 2)] in divided
+    sets = len(set(game_tree(GAMES).index.tolist()))
+    assert sum(len(box) >= 3 for box in totals) == sum(len(box) == 2 for box in divided) == sets
