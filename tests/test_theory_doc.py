@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from treewise.analysis import process_sets
 from treewise.axes import Objective
 from treewise.axes.advantage import ProcessAdvantage
 from treewise.axes.aggregation import token_weights
+from treewise.axes.correction import Truncate
 from treewise.axes.trust_region import TRUST_REGIONS, Clip, Tokens
 from treewise.cli import main
 from treewise.credit import credit, denominator_of, group_advantages, process_advantages, reward_statistics
@@ -34,10 +35,11 @@ from treewise.types import FloatArray, Group, Problem
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())  # sentences, wherever their lines end
 ANSWERS = ("ABCD", "ABEFHI", "JKLM", "JKLNQST", "JKLNQU", "VWYZ")
 REWARDS = np.array([0.5, 0.5, 1.0, 0.0, 0.0, 0.5])
-SETS = ("AB", "CD", "EFHI", "JKL", "M", "NQ", "ST", "U", "VWYZ")
+SETS = ("AB", "JKL", "M", "NQ", "VWYZ")  # of the table
 
 
 def shown(value: float, digits: int = 3, *, sign: bool = True) -> str:
@@ -73,9 +75,12 @@ def at(tree: PrefixTree, entries: FloatArray, token: str) -> float:
 
 
 @pytest.fixture
-def worked_file(tmp_path: Path) -> Path:
+def worked_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """What the script on the page writes."""
+    (script,) = re.findall(r"^python - > worked.jsonl <<'end'\n(.*?)^end$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    exec(script, {})
     file = tmp_path / "worked.jsonl"
-    file.write_text(blocks("json")[0], encoding="utf-8")
+    file.write_text(capsys.readouterr().out, encoding="utf-8")
     return file
 
 
@@ -89,14 +94,14 @@ def test_the_recorded_answers_on_the_page_are_the_worked_example(worked_file: Pa
         assert re.match(rf"\d  {' '.join(answer)}  +{reward:g} ", line)
 
 
-def test_inspect_prints_what_the_page_shows(
-    worked_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_inspect_says_how_much_is_shared_as_the_page_does(
+    worked_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
     assert main(["inspect", str(worked_file)]) == 0
-    printed = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
-    (block,) = [text for text in blocks("") if text.startswith("group worked")]
-    assert block.strip().splitlines() == printed
+    depth, shared = re.findall(r"path depth (\S+) · shared (\S+)", capsys.readouterr().out)[0]
+    assert f"leads through {depth} sets below the root on average (*path depth*), and it shares {shared} of" in TEXT
+    nodes = ("AB", "CD"), ("AB", "EFHI"), ("JKL", "M"), ("JKL", "NQ", "ST"), ("JKL", "NQ", "U"), ("VWYZ",)
+    assert f"{np.mean([len(path) for path in nodes]):.2f}" == depth
 
 
 def explained(file: Path, *words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -107,11 +112,11 @@ def explained(file: Path, *words: str, capsys: pytest.CaptureFixture[str]) -> di
 def test_the_commands_on_the_page_print_one_loss_for_both_forms_of_grpo(
     worked_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (commands,) = [text for text in blocks("bash") if "explain" in text]
-    found = [explained(worked_file, *line.split()[3:], capsys=capsys) for line in commands.splitlines()]
+    commands = re.findall(r"^treewise explain worked.jsonl (.*)$", PAGE, flags=re.MULTILINE)
+    found = [explained(worked_file, *words.split(), capsys=capsys) for words in commands]
     outcome, process, weighted = (report["loss"] for report in found)
     assert outcome == pytest.approx(process, rel=1e-12)
-    assert f"the same one, {outcome:.6g}, as Theorem 1 says, and λ-GRPO another one, {weighted:.6g}:" in TEXT
+    assert f"the same loss, {outcome:.6g}, as Theorem 1 says, and λ-GRPO another one, {weighted:.6g}." in TEXT
 
 
 def test_gradients_of_explain_add_up_to_the_totals_of_the_table(
@@ -121,8 +126,8 @@ def test_gradients_of_explain_add_up_to_the_totals_of_the_table(
     reports = [explained(worked_file, *words, capsys=capsys) for words in options]
     for row in table("worked"):
         for report, cell in zip(reports, row[5:], strict=True):
-            assert f"by −D = −{report['denominator']:g}:" in TEXT
-            token = row[0][-1]
+            assert f"times −D = −{report['denominator']:g}, is" in TEXT
+            token = row[0].strip("`")[-1]
             total = sum(
                 t["grad"][answer.index(token)]
                 for t, answer in zip(report["trajectories"], ANSWERS, strict=True)
@@ -143,7 +148,7 @@ def test_the_table_of_the_worked_example() -> None:
         totals = [at(tree, outcome * token_weights(tree, exponent=p), tokens[-1]) for p in (0.0, 0.5, 1.0)]
         rows.append(
             [
-                " ".join(tokens),
+                f"`{' '.join(tokens)}`",
                 " ".join(map(str, members)),
                 str(len(members)),
                 shown(REWARDS[members].mean(), sign=False),
@@ -240,50 +245,88 @@ def test_a_clip_costs_exactly_the_sets_whose_members_disagree() -> None:
                 assert outcome < process - 1e-12
 
 
-X, Y = "AB", "ACDE"
+TWO_ANSWERS = ("so 4", "so it is 5")  # entries of trajectory space: so 0, 4 1; so 2, it 3, is 4, 5 5
 
 
-def weight_of_a(objective: Objective, *, ratios: tuple[float, float] = (1.0, 1.0), cut: bool = False) -> str:
-    """What stands on ∇log π(A) in −D · ∇loss, with A's ratio in X and in Y."""
-    group = Group(Problem("", ""), (trajectory(tuple(map(ord, X)), 1.0), trajectory(tuple(map(ord, Y)), 0.0)))
+def weight_of_so(
+    objective: Objective, *, moved: Mapping[int, float], copies: Mapping[int, float], cut: bool = False
+) -> str:
+    """What stands on ∇log π(so) in −D · ∇loss, if entries have `moved` by a ratio from the old policy, and π/π_sampler
+    of entries is `copies`."""
+    words = sorted({word for answer in TWO_ANSWERS for word in answer.split()})
+    rows = [[words.index(word) for word in answer.split()] for answer in TWO_ANSWERS]
+    answers = [trajectory(tuple(row), float(number == 0)) for number, row in enumerate(rows)]
     if cut:
-        group = replace(
-            group, trajectories=(group.trajectories[0], replace(group.trajectories[1], stop_reason="length"))
-        )
-    (credited,) = credit([group], objective)
-    now = torch.zeros(len(X + Y), dtype=torch.float64, requires_grad=True)
-    places = [0, len(X)]
-    base = torch.zeros_like(now)
-    base[places] = -torch.tensor(ratios, dtype=torch.float64).log()
+        answers[1] = replace(answers[1], stop_reason="length")
+    (credited,) = credit([Group(Problem("", ""), tuple(answers))], objective)
+    now = torch.zeros(len(credited.tree.index), dtype=torch.float64, requires_grad=True)
+
+    def logprobs(ratios: Mapping[int, float]) -> Tensor:
+        return -torch.tensor([ratios.get(entry, 1.0) for entry in range(len(now))], dtype=now.dtype).log()
+
     terms = token_terms(
         now,
         advantages=torch.tensor(credited.advantages),
-        old_logprobs=now.detach() if objective.ratio_base == "sampler" else base,
-        sampler_logprobs=base,
+        old_logprobs=logprobs(moved),
+        sampler_logprobs=logprobs(copies),
         ref_logprobs=None,
         trajectory=torch.tensor(credited.tree.trajectory),
         objective=objective,
     )
     (gradient,) = torch.autograd.grad(loss(terms, torch.tensor(credited.coefficients)), now)
-    return shown(-float(gradient[places].sum()), 4)
+    return shown(-float(gradient[[0, len(rows[0])]].sum()), 4)
+
+
+class Case(NamedTuple):
+    """A row of the table of where the theorem ends, and the numbers that it quotes."""
+
+    options: Mapping[str, Any] = {}
+    moved: Mapping[int, float] = {}
+    copies: Mapping[int, float] = {}
+    cut: bool = False
+    quoted: Sequence[float] = ()
+
+
+SCORED_APART, UP = {0: 1.1, 2: 0.9}, {1: 1.21}
+CASES = (
+    Case(),
+    Case({"aggregation": "sequence"}),
+    Case({"overlong": "mask"}, cut=True),
+    Case(moved={0: 1.5, 2: 1.5}, quoted=(1.5,)),
+    Case({"correction": Truncate()}, copies=SCORED_APART, quoted=(1.1, 0.9)),
+    Case({"ratio_base": "sampler"}, copies=SCORED_APART, quoted=(1.1, 0.9)),
+    Case({"ratio": "sequence_token"}, UP, quoted=(1.21, round(1.21**0.5, 9))),
+    Case({"ratio": "sequence"}, UP),
+    Case({"ratio": "sequence"}),
+)
 
 
 def test_the_table_of_where_the_theorem_ends() -> None:
-    settings: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({}, {}),
-        ({"aggregation": "sequence"}, {}),
-        ({"overlong": "mask"}, {"cut": True}),
-        ({}, {"ratios": (1.5, 1.5)}),
-        ({"ratio_base": "sampler"}, {"ratios": (1.1, 0.9)}),
-        ({"ratio": "sequence"}, {}),
-    ]
     rows = table("ends")
-    assert len(rows) == len(settings)
-    for row, (options, where) in zip(rows, settings, strict=True):
-        found = [weight_of_a(Objective(**options, **form), **where) for form in ({}, {"advantage": ProcessAdvantage()})]
-        assert row[2:4] == found
-        assert re.findall(r"\d\.\d+", row[0]) == [str(r) for r in dict.fromkeys(where.get("ratios", ()))]
-        assert (found[0] == found[1]) == (row[1] == "–")
+    for row, case in zip(rows, CASES, strict=True):
+        found = [
+            weight_of_so(Objective(**case.options, **form), moved=case.moved, copies=case.copies, cut=case.cut)
+            for form in ({}, {"advantage": ProcessAdvantage()})
+        ]
+        assert row[4:] == found
+        assert re.findall(r"\d\.\d+", row[3]) == [f"{value:g}" for value in case.quoted]
+        assert (found[0] == found[1]) == (row[2] == "–")
+    lengths = [str(len(answer.split())) for answer in TWO_ANSWERS]
+    assert f"length, {' or '.join(lengths)}" in rows[1][3]
+
+
+def test_the_theorem_ends_by_the_same_causes_in_the_same_order_as_on_the_page_of_results() -> None:
+    causes = [row[:3] for row in table("ends") if row[0] and "overlong" not in row[1]]
+    results = re.findall(r"^\| ([a-d]) \| (.*) (\(.\)) \| [^|]* \|$", RESULTS, flags=re.MULTILINE)
+    assert [(letter, fails) for letter, _, fails in causes] == [(letter, fails) for letter, _, fails in results]
+    for (_, cause, _), (_, measured, _) in zip(causes, results, strict=True):
+        assert re.sub(r" \([^)]*%[^)]*\)| by about \d+ %", "", measured).startswith(cause)
+
+
+def test_what_the_paper_reports_is_the_same_on_the_page_of_results() -> None:
+    for claim in ("15 of 20 comparisons", "12 of 6,700 groups", "all six settings"):
+        assert claim in TEXT
+        assert claim in " ".join(RESULTS.split())
 
 
 # Bias
@@ -316,17 +359,8 @@ def test_at_the_first_fork_only_lambda_grpo_moves_what_nobody_drew() -> None:
         assert -size * float(gradient[0, undrawn]) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(("popular", "rises"), [(1.0, True), (0.0, False)])
-def test_what_nobody_drew_rises_where_the_popular_of_two_branches_is_the_good_one(popular: float, rises: bool) -> None:
-    group, logits, logprobs = table_logprobs("AAAB", [popular] * 3 + [1 - popular])
-    _, gradient = loss_and_gradient(group, Objective(weight_exponent=1.0), logits, logprobs, logprobs(logits).detach())
-    assert (-float(gradient[0, 0]) > 0) == rises
-
-
-def test_the_table_of_how_often_a_child_counts() -> None:
+def test_a_branch_counts_by_how_often_it_is_drawn_or_by_whether_it_is_drawn() -> None:
     size = 8
-    (header,) = re.findall(r"<!-- counts -->\n\| π \| (.*?) \|\n", PAGE)
-    chances = [float(cell) for cell in header.split(" | ")]
 
     def counted(chance: float, exponent: float) -> float:
         tree = grow(lambda _: (0.0, chance, 1 - chance), lambda _: 0.0, limit=1)
@@ -338,12 +372,12 @@ def test_the_table_of_how_often_a_child_counts() -> None:
             weights.append(token_weights(found, exponent=exponent)[found.tokens[found.index] == 1].sum())
         return float(groups.weights @ np.array(weights))
 
+    chances = (0.5, 0.01)
     often, once = ([counted(chance, exponent) for chance in chances] for exponent in (0.0, 1.0))
+    assert often == pytest.approx([size * chance for chance in chances])
     assert once == pytest.approx([1 - (1 - chance) ** size for chance in chances])
-    ratios = [b / a for a, b in zip(often, once, strict=True)]
-    rows = table("counts")
-    assert [row[1:] for row in rows] == [[shown(v, sign=False) for v in values] for values in (often, once, ratios)]
-    assert f"For n = {size}:" in PAGE
+    numbers = [f"{a:.3f} and {b:.3f} for x = {x:g}" for a, b, x in zip(often, once, chances, strict=True)]
+    assert f"at n = {size} that is {', but '.join(numbers)}." in TEXT
 
 
 def test_the_table_of_first_forks_is_the_formula_and_the_enumeration() -> None:
@@ -351,11 +385,27 @@ def test_the_table_of_first_forks_is_the_formula_and_the_enumeration() -> None:
     grpo = [fork_scale(0.3, size, PLAIN) for size in sizes]
     assert grpo == pytest.approx([(size - 1) / size for size in sizes])
     rows = [["GRPO, any fork", *(shown(value, sign=False) for value in grpo)]]
-    for chance in (0.5, 0.7, 0.9, 0.99):
+    for chance in (0.5, 0.1, 0.01):
         found = [fork_scale(chance, size, LAMBDA) for size in sizes]
         assert found == pytest.approx([formula(chance, size) for size in sizes], rel=1e-9)
-        rows.append([f"λ-GRPO, π = {chance:g}", *(shown(value, sign=False) for value in found)])
+        rows.append([f"λ-GRPO, x = {chance:g}", *(shown(value, sign=False) for value in found)])
     assert table("forks") == rows
+    (written,) = re.findall(r"\(x² .*\)$", PAGE, flags=re.MULTILINE)
+    for mark, code in (("²", "**2"), ("^", "**"), ("−", "-"), ("·", "*")):
+        written = written.replace(mark, code)
+    assert eval(written, {"x": 0.3, "G": 8}) == pytest.approx(formula(0.3, 8))
+
+
+def test_the_step_of_one_draw_at_a_first_fork() -> None:
+    random = np.random.default_rng(0)
+    for left, right in ((1, 1), (4, 4), (7, 1)):
+        chance = float(random.uniform())
+        tree = grow(lambda _, x=chance: (0.0, x, 1 - x), lambda answer: float(answer == (1,)), limit=1)
+        group = np.array([[0] * left + [1] * right])
+        grpo, weighted = (estimates(tree, group, rule, ["constant"])["constant"][0, 0] for rule in (PLAIN, LAMBDA))
+        bracket = (1 - chance) / left + chance / right
+        assert weighted == pytest.approx(grpo * bracket)
+        assert bracket < 1 or (left, right) == (1, 1)
 
 
 def table_policy(
@@ -376,7 +426,6 @@ def expected_step(tree: TokenTree, size: int, objective: Objective) -> FloatArra
 STEP_RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "GRPO, no std": ("dr_grpo", {}),
     "GRPO": ("grpo", {}),
-    "p = ½": ("lambda_grpo", {"weight_exponent": 0.5}),
     "λ-GRPO": ("lambda_grpo", {}),
     "λ-GRPO, no std": ("lambda_grpo", {"scale": "none"}),
 }
@@ -385,13 +434,13 @@ STEP_RULES: dict[str, tuple[str, dict[str, Any]]] = {
 @cache
 def two_steps() -> dict[str, tuple[float, float, float]]:
     """The expected step on the first logit of each fork of the tree that the page draws, by rule, G = 8."""
-    (drawing,) = [text for text in blocks("") if "V(a)" in text]
-    a, *behind_a, b = (float(found) for found in re.findall(r"[ab12]  (0\.\d)", drawing)[:4])
-    behind_b = [float(found) for found in re.findall(r"[ab12]  (0\.\d)", drawing)[4:]]
+    (drawing,) = [text for text in blocks("") if "V(left)" in text]
+    left, *behind_left, right = (float(x) for x in re.findall(r"(?:left|right|usual|rare) +(0\.\d)", drawing)[:4])
+    behind_right = [float(x) for x in re.findall(r"(?:usual|rare) +(0\.\d)", drawing)[2:]]
     leaves = [(1, 1), (1, 2), (2, 1), (2, 2)]
     rewards = dict(zip(leaves, map(float, re.findall(r"reward (\d)", drawing)), strict=True))
-    tree = table_policy(rewards, {(): (a, b), (1,): behind_a, (2,): behind_b})
-    for name, first, chances in (("a", 1, behind_a), ("b", 2, behind_b)):
+    tree = table_policy(rewards, {(): (left, right), (1,): behind_left, (2,): behind_right})
+    for name, first, chances in (("left", 1, behind_left), ("right", 2, behind_right)):
         value = sum(chance * rewards[first, second] for second, chance in zip((1, 2), chances, strict=True))
         assert f"V({name}) = {value:g} " in drawing
 
@@ -412,10 +461,11 @@ def test_the_table_of_the_tree_of_two_steps() -> None:
     assert table("steps") == [
         [name, *map(shown, steps), shown(steps[2] / steps[0], 2)] for name, steps in two_steps().items()
     ]
-    assert "every possible group of G = 8" in TEXT
+    assert "from all groups of G = 8" in TEXT
     truth, weighted = two_steps()["true gradient, RLOO"], two_steps()["λ-GRPO, no std"]
-    assert weighted[0] / truth[0] == pytest.approx(1 / 4, abs=0.005)  # "a quarter of the true step"
-    assert (weighted[2] / weighted[0]) / (truth[2] / truth[0]) == pytest.approx(2, abs=0.05)  # "twice its share"
+    assert weighted[0] / truth[0] == pytest.approx(formula(0.5, 8))
+    assert f"(no std) takes {weighted[0] / truth[0]:.3f} of the true step, as F says." in TEXT
+    assert (weighted[2] / weighted[0]) / (truth[2] / truth[0]) == pytest.approx(2, abs=0.05)  # "twice the weight"
 
 
 @pytest.mark.parametrize(("reward", "towards_even"), [(1.0, True), (0.0, False)])
@@ -441,6 +491,14 @@ def test_with_two_answers_lambda_grpo_is_grpo_until_there_is_a_kl_term() -> None
             for p in (0.0, 1.0)
         ]
         assert torch.allclose(*slopes, rtol=1e-10, atol=1e-14) == same
+
+
+def test_the_page_means_by_grpo_what_both_spellings_say() -> None:
+    spellings = ("grpo", {"aggregation": "token"}), ("lambda_grpo", {"weight_exponent": 0.0})
+    first, second = (resolve(preset, options, max_new_tokens=8) for preset, options in spellings)
+    assert first == second == Objective()
+    assert "`grpo+aggregation=token`, or `lambda_grpo` with p = 0." in TEXT
+    assert resolve("grpo", {}, max_new_tokens=8).aggregation == "sequence"
 
 
 def test_with_nothing_shared_lambda_grpo_is_grpo() -> None:
@@ -481,31 +539,44 @@ def prose() -> list[str]:
         name: [shown(float((copies.advantages * weights)[at].sum())) for at in (right, wrong)]
         for name, weights in (("GRPO", 1.0), ("λ-GRPO", copies.coefficients))
     }
-    scales = [formula(chance, 6) for chance in (0.5, 0.9)]
+    even = [fork_scale(0.5, 8, rule) for rule in (PLAIN, LAMBDA)]
+    four_each = np.array([[0] * 4 + [1] * 4])
+    fork = grow(lambda _: (0.0, 0.5, 0.5), lambda answer: float(answer == (1,)), limit=1)
+    draw = [estimates(fork, four_each, rule, ["constant"])["constant"][0, 0] for rule in (PLAIN, LAMBDA)]
+    large = [[fork_scale(x, 36, rule) * x * (1 - x) for x in (0.5, 0.1)] for rule in (PLAIN, LAMBDA)]
     return [
-        f"R̂(J K L) = {middle:.3f} |",
+        f"R̂(`J K L`) = {middle:.3f} |",
         f"| {mean:.4f}, {std:.4f} |",
         f"| a_2 = {shown(outcome[2])} |",
-        f"| A(J K L) = {shown(jkl)} |",
-        f"For J K L: {outcome[2]:.3f} − {-outcome[3]:.3f} − {-outcome[4]:.3f} = {shown(outcome[2:5].sum())} "
+        f"| A(`J K L`) = {shown(jkl)} |",
+        f"For `J K L`: {outcome[2]:.3f} − {-outcome[3]:.3f} − {-outcome[4]:.3f} = {shown(outcome[2:5].sum())} "
         f"= 3 · ({shown(jkl)}).",
-        f"so a = ±{pair:.4f} (with ε = 1e-4)",
-        f"({group_advantages(REWARDS.tolist())[2]:.3f} for {outcome[2]:.3f}, because of ε)",
+        f"a = ±{pair:.4f} (with ε = 1e-4)",
         f"lowered three times for it, by {-3 * jkl:.3f}, although",
-        f"A B and V W Y Z both get {shown(at(tree, once, 'A'))}.",
-        f"Σ_c A(c) = {shown(first)}, so every undrawn first token falls.",
+        f"`A B` and `V W Y Z` both get {shown(at(tree, once, 'A'))}.",
+        f"Σ A(h) is {shown(first)} in the worked example, so every undrawn first token falls.",
         "with probabilities 0.8, 0.1, 0.1 and rewards 1, 0.85, 0 the second branch is below the mean of "
-        f"{three.probabilities @ [t.reward for t in three.outcomes]:.3f}, the true gradient on its logit is "
-        f"{shown(three_steps[0], 4)}; at G = 8, without the std, GRPO's is {shown(three_steps[1], 4)} and λ-GRPO's "
+        f"{three.probabilities @ [t.reward for t in three.outcomes]:.3f}: its logit's true gradient is "
+        f"{shown(three_steps[0], 4)}, but at G = 8, without the std, GRPO's is {shown(three_steps[1], 4)} and λ-GRPO's "
         f"{shown(three_steps[2], 4)}.",
         f"GRPO's totals behind the fork are {' and '.join(totals['GRPO'])}, λ-GRPO's {' and '.join(totals['λ-GRPO'])}:",
-        f"(bias_variance.md)'s {scales[0]:.2f} and {scales[1]:.2f} are S at G = 6 for π = 0.5 and 0.9.)",
+        f"in *one draw* of 4 and 4 λ-GRPO's step is 2/G = {draw[1] / draw[0]:.3f} of GRPO's; *in expectation* it is "
+        f"{even[1]:.3f} of the true step; and, as GRPO's own is {even[0]:.3f} of that, {even[1] / even[0]:.3f} of "
+        "GRPO's.",
+        f"GRPO's falls from {large[0][0]:.4f} at an even fork to {large[0][1]:.4f} where the rarer branch has 0.1; "
+        f"λ-GRPO's rises from {large[1][0]:.4f} to {large[1][1]:.4f}.",
     ]
 
 
 # The project page says so.
-QUOTED = ("pay less than 0, and the rest +0.7.",)
-TESTED_ABOVE = ("the same one, 0.164224, as", "another one, 0.0642614:")
+QUOTED = ("pay less than 0, the rest +0.7.",)
+TESTED_ABOVE = (
+    "leads through 2.17 sets",
+    "the same loss, 0.164224, as",
+    "another one, 0.0642614.",
+    "4.000 and 0.996 for x = 0.5, but 0.080 and 0.077 for x = 0.01.",
+    "(no std) takes 0.248 of the true step",
+)
 
 
 def test_every_number_in_a_sentence_is_computed_or_has_a_source() -> None:
