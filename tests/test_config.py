@@ -15,6 +15,7 @@ from treewise.recipe import bundled_recipes, load_recipe, make_recipe, options, 
 OPTIONS = """
 data.examples data.limit data.max_prompt_tokens data.options data.source data.split data.subset data.system
 data.template data.template_options
+env.concurrency env.episode_seconds env.name env.options env.retries env.step_seconds env.weights
 eval.every eval.limit eval.min_p eval.options eval.repetition_penalty eval.source eval.split eval.temperature
 eval.top_k eval.top_p
 lora.alpha lora.rank

@@ -14,11 +14,12 @@ import treewise
 ROOT = Path(treewise.__file__).parent
 
 LAYERS = [
-    {"types", "text", "steps", "config", "recipe", "axes", "presets", "tree", "credit", "statistics"},
+    {"types", "text", "steps", "named", "config", "recipe", "axes", "presets", "tree", "credit", "statistics"},
     {"packing", "objective", "logprobs", "device"},
     {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "tasks", "chat"},
     {
         "rollout",
+        "episode",
         "batch",
         "assess",
         "update",
@@ -30,6 +31,7 @@ LAYERS = [
         "tables",
         "metrics",
         "plot",
+        "verify",
     },
     {"loop", "watch", "lifecycle", "session", "evaluate", "display", "reproduce"},
     {"cli"},
@@ -40,9 +42,9 @@ WITHIN = {
     ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "steps"),
     ("recipe", "config"), ("statistics", "types"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
-    ("sources", "tasks"),
-    ("analysis", "records"), ("explain", "records"), ("explain", "assess"), ("tables", "analysis"),
-    ("tables", "explain"),
+    ("sources", "tasks"), ("tasks", "env"),
+    ("rollout", "episode"), ("analysis", "records"), ("explain", "records"), ("explain", "assess"),
+    ("tables", "analysis"), ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"), ("plot", "track"),
     ("loop", "session"), ("loop", "lifecycle"), ("loop", "watch"), ("watch", "session"), ("watch", "lifecycle"),
     ("watch", "display"), ("lifecycle", "session"),

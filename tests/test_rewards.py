@@ -261,7 +261,7 @@ def test_a_users_own_function_is_loaded_from_its_file(tmp_path: Path) -> None:
 def test_rewards_are_found_by_name_and_in_modules() -> None:
     assert load_reward("numeric") == Reward("numeric", numeric)
     assert load_reward("treewise.reward.numeric:exact", name="mine") == Reward("mine", exact)
-    with pytest.raises(ValueError, match="no reward 'numerc'; the nearest built-in one is 'numeric'"):
+    with pytest.raises(ValueError, match="'numerc' is not a reward function; the nearest built-in one is 'numeric'"):
         load_reward("numerc")
     with pytest.raises(ValueError, match=r"can't import 'no\.such'"):
         load_reward("no.such:function")

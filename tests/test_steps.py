@@ -272,6 +272,7 @@ class Script:
     """A sampler that answers what it was told, once."""
 
     version = 0
+    max_length = None
 
     def __init__(self, ids: Sequence[int], reason: StopReason) -> None:
         self.completion = Completion(np.array(ids, dtype=np.int64), np.zeros(len(ids)), reason, 0)

@@ -83,7 +83,11 @@ class Chat:
         return f" {text}" if starts_word and not text.startswith(" ") else text
 
     def _encode_text(self, text: str) -> list[int]:
-        return self._encode_pieces(re.split(f"({self._control.pattern})", text))
+        return self._encode_pieces(self._split(text))
+
+    def _split(self, text: str) -> list[str]:
+        """The text at control tokens' texts, which are every second piece."""
+        return re.split(f"({self._control.pattern})", text)
 
     def _encode_messages(self, messages: Sequence[Message]) -> list[int]:
         if not self.has_template:
@@ -91,7 +95,47 @@ class Chat:
                 f"the prompt is chat messages, but the tokenizer {self.tokenizer.name_or_path!r} has no chat"
                 " template: use an instruct model, or text prompts without a system message and examples"
             )
-        mark = _unused_mark([m["content"] for m in messages])
+        mark = _unused_mark(messages)
+        hidden, found = self._hide(messages, mark)
+        pieces = _reveal(self._render(hidden, reply_follows=True), mark, found)
+        return self._encode_pieces(pieces)
+
+    def encode_between(
+        self, prompt: str | Sequence[Message], reply: str, more: Sequence[Message]
+    ) -> tuple[IntArray, bool]:
+        """What stands between a finished reply and the next one: the template's end of turn, the messages `more`,
+        and the header of the next reply.
+
+        Args:
+            prompt: all that the model had seen when it replied.
+            reply: its text.
+            more: what comes now. Behind a text prompt its texts are appended as they stand.
+
+        Returns:
+            ids[n], and whether the template leaves alone what stands before them. Some take the thinking out of
+            past turns: then the transcript that these ids continue is not what the template would make.
+        """
+        if isinstance(prompt, str):
+            text = "".join(message["content"] for message in more)
+            return np.asarray(self._encode_pieces(["", "", *self._split(text)]), dtype=np.int64), True
+        answer: Message = {"role": "assistant", "content": self.prefill + reply}
+        mark = _unused_mark([*prompt, answer, *more])
+        hidden, found = self._hide(more, mark)
+        marked = self._render([*prompt, {**answer, "content": f"{mark}reply"}, *hidden], reply_follows=True)
+        _, there, after = marked.rpartition(f"{mark}reply")
+        if not there:
+            raise ValueError("the chat template leaves out what the model replied, so no turn can follow")
+        pieces = _reveal(after, mark, found)
+        opened = self._render(prompt, reply_follows=True)
+        whole = self._render([*prompt, answer, *more], reply_follows=True)
+        ending = "".join(pieces)
+        kept = whole.startswith(opened) and whole[len(opened) :].endswith(ending)
+        # Templates may trim a reply, which changes nothing that the model would miss.
+        kept = kept and whole[len(opened) : len(whole) - len(ending)].strip() == reply.strip()
+        return np.asarray(self._encode_pieces(["", "", *pieces]), dtype=np.int64), kept
+
+    def _hide(self, messages: Sequence[Message], mark: str) -> tuple[list[Message], list[str]]:
+        """The messages with a numbered mark for every control token's text in them, and these texts."""
         found: list[str] = []
 
         def hide(match: re.Match[str]) -> str:
@@ -103,9 +147,7 @@ class Chat:
             if self._control.search(message["role"]):
                 raise ValueError(f"the role {message['role']!r} of a message contains a control token")
             hidden.append({"role": message["role"], "content": self._control.sub(hide, message["content"])})
-        pieces = re.split(f"{mark}([0-9]+)x", self._render(hidden, reply_follows=True))
-        pieces[1::2] = [found[int(number)] for number in pieces[1::2]]
-        return self._encode_pieces(pieces)
+        return hidden, found
 
     def _render(self, messages: Sequence[Message], *, reply_follows: bool) -> str:
         # A list of fresh dictionaries: templates may change what they are given.
@@ -185,9 +227,16 @@ def _control_ids(tokenizer: PreTrainedTokenizerBase, header: str) -> dict[str, i
     }
 
 
-def _unused_mark(texts: Iterable[str]) -> str:
-    """A word that no text contains; plain letters, which no template trims, escapes or splits."""
-    joined = "\0".join(texts)
+def _reveal(rendered: str, mark: str, found: Sequence[str]) -> list[str]:
+    """The rendered text in pieces: every second one is what had been hidden behind a mark."""
+    pieces = re.split(f"{mark}([0-9]+)x", rendered)
+    pieces[1::2] = [found[int(number)] for number in pieces[1::2]]
+    return pieces
+
+
+def _unused_mark(messages: Iterable[Message]) -> str:
+    """A word that no message contains; plain letters, which no template trims, escapes or splits."""
+    joined = "\0".join(message["content"] for message in messages)
     number = 0
     while f"qqtext{number}qq" in joined:
         number += 1

@@ -74,6 +74,20 @@ class DataSection(Section):
     template_options: dict[str, Any] = Field({}, description="for the chat template, such as {enable_thinking = false}")
 
 
+class EnvSection(Section):
+    """What a problem is played in; without one every problem gets one reply, which the rewards judge."""
+
+    name: str | None = Field(None, description="built-in name, or path/file.py:Class")
+    options: dict[str, Any] = Field({}, description="parameters of the environment")
+    weights: dict[str, float] | None = Field(
+        None, description="share of each of its scores in the reward; default as the environment has them"
+    )
+    step_seconds: Annotated[float, Field(gt=0)] = Field(60.0, description="time of one call of the environment")
+    episode_seconds: Annotated[float, Field(gt=0)] = Field(600.0, description="time of all its calls in one episode")
+    retries: Count = Field(1, description="play an episode again in which the environment failed")
+    concurrency: Positive = Field(64, description="environments that work at one time")
+
+
 class RewardItem(Section):
     """One reward function."""
 
@@ -200,14 +214,21 @@ class EvalSection(Section):
         return self
 
 
+def _default_rewards(sections: dict[str, Any]) -> tuple[RewardItem, ...]:
+    played = sections.get("env", EnvSection()).name is not None
+    return () if played else (RewardItem(function="numeric"),)
+
+
 class Recipe(Section):
     """Everything that decides what a run does."""
 
     model: ModelSection = ModelSection()
     lora: LoraSection = LoraSection()
     data: DataSection = DataSection()
+    env: EnvSection = EnvSection()
     reward: tuple[RewardItem, ...] = Field(
-        (RewardItem(function="numeric"),), description="reward functions, summed by weight"
+        default_factory=_default_rewards,
+        description="reward functions, summed by weight; default numeric, or nothing but the environment's scores",
     )
     rollout: RolloutSection = RolloutSection()
     objective: ObjectiveSection = ObjectiveSection()
@@ -225,7 +246,8 @@ class Recipe(Section):
                 f"train.minibatches = {self.train.minibatches} can't be filled with whole groups: "
                 f"rollout.problems_per_step is {self.rollout.problems_per_step}"
             )
-        if not any(item.weight for item in self.reward):
+        judged = self.env.name is not None and (self.env.weights is None or any(self.env.weights.values()))
+        if not judged and not any(item.weight for item in self.reward):
             raise ValueError("every reward has weight 0, so nothing could be learned; give one a weight")
         updates = self.train.steps * self.train.updates_per_batch * self.train.minibatches
         if self.optimizer.warmup_steps >= updates:

@@ -26,7 +26,7 @@ from treewise.types import Message, Problem
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label")
 # Names of the arguments that the library itself passes to reward functions.
-RESERVED_COLUMNS = frozenset({"prompts", "completion", "completions", "completion_ids", "prefill"})
+RESERVED_COLUMNS = frozenset({"prompts", "completion", "completions", "completion_ids", "prefill", "turns"})
 
 
 def load_problems(

@@ -104,7 +104,7 @@ def restore(session: Session, state: Mapping[str, Any], recipe: Recipe, run: Pat
     if different:
         raise ValueError(
             f"{run} was trained with other {' and '.join(different)}. Go on with the same ones; what was given in "
-            "Python (problems=, held_out=, reward=) must be given again: train(resume=…, reward=…)"
+            "Python (problems=, held_out=, reward=, environment=) must be given again: train(resume=…, reward=…)"
         )
     session.optimizer.load_state_dict(state["optimizer"])
     checkpoint.restore_random_states(state["random"])

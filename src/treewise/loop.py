@@ -43,6 +43,7 @@ def train(
     problems: Given | None = None,
     held_out: Given | None = None,
     reward: Callable[..., Any] | None = None,
+    environment: Callable[..., Any] | None = None,
     resume: str | Path | None = None,
 ) -> Path:
     """Train a model as `recipe` says, and return the run folder.
@@ -52,21 +53,23 @@ def train(
         problems: in place of `data.source`: dicts with the columns of a data file, or `Problem`s.
         held_out: the same, in place of `eval.source`.
         reward: one function in place of the recipe's rewards.
+        environment: a class in place of `env.name`, and of the recipe's rewards; `reward` is added to its scores.
         resume: a run folder to continue from its newest complete checkpoint.
 
     Raises:
         ValueError: for bad options, data or models, before anything is trained.
         FloatingPointError: after `train.max_skipped_steps` non-finite steps in a row; the last checkpoint is intact.
     """
+    given: dict[str, Any] = {"problems": problems, "held_out": held_out, "reward": reward, "environment": environment}
     if resume is None:
         recipe = recipe or load_recipe()
-        session = open_session(recipe, problems=problems, held_out=held_out, reward=reward)
+        session = open_session(recipe, **given)
         run = track.create_run_folder(recipe.train.output, recipe.train.name)
         progress, warnings = Progress(), list[str]()
         track.write_json(run / "versions.json", track.versions())
     else:
         run, recipe, folder, saved, warnings = open_saved(resume, recipe)
-        session = open_session(recipe, source=folder / "model", problems=problems, held_out=held_out, reward=reward)
+        session = open_session(recipe, source=folder / "model", **given)
         progress = restore(session, saved, recipe, run)
     track.write_json(run / "config.json", recipe.model_dump(mode="json"))
     records = track.Records(run, progress.sizes)
@@ -81,8 +84,8 @@ def train(
             if finished:
                 _finish(run, session, progress, display)
             else:
-                given = any(argument is not None for argument in (problems, held_out, reward))
-                how = f"train(resume={str(run)!r}, …)" if given else f"treewise train --resume {run}"
+                again = any(argument is not None for argument in given.values())
+                how = f"train(resume={str(run)!r}, …)" if again else f"treewise train --resume {run}"
                 display.note(f"stopped after step {progress.step}; go on with: {how}")
     finally:
         records.close()
@@ -116,6 +119,8 @@ def _loop(
             rewards=session.rewards,
             seed=(loop.seed, TRAINING, progress.batches + refill),
             step_separator=rollout.step_separator,
+            make=session.make,
+            env=recipe.env,
         )
 
     for step in range(progress.step, loop.steps):
@@ -188,6 +193,8 @@ def _evaluate(
         # The same seed each time: two evaluations differ by the weights only.
         seed=(recipe.train.seed, EVALUATION),
         step_separator=recipe.rollout.step_separator,
+        make=session.make,
+        env=recipe.env,
     )
     evaluation = summarise(groups)
     row = evaluation.row(progress.step)

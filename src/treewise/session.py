@@ -16,10 +16,12 @@ from treewise.axes import Objective
 from treewise.axes.conflicts import remarks
 from treewise.axes.length_weight import LearnedPreference
 from treewise.chat import Chat
-from treewise.config import DataSection, EvalSection, Recipe
+from treewise.config import DataSection, EnvSection, EvalSection, Recipe
 from treewise.credit import credit
 from treewise.data import filter_long, load_problems, make_problems, problem_order
 from treewise.device import compute_device, compute_dtype
+from treewise.env import Environment
+from treewise.env.load import load_environment
 from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, head_is_plain, self_check
@@ -42,6 +44,7 @@ class Session:
     chat: Chat
     objective: Objective
     rewards: tuple[Reward, ...]
+    make: Callable[[Problem], Environment]
     problems: list[Problem]
     held_out: list[Problem]
     notes: list[str]
@@ -180,6 +183,7 @@ def open_session(
     problems: Given | None = None,
     held_out: Given | None = None,
     reward: Callable[..., Any] | None = None,
+    environment: Callable[..., Any] | None = None,
 ) -> Session:
     """Build all parts of a run.
 
@@ -188,6 +192,7 @@ def open_session(
         problems, held_out: in place of `data.source` and `eval.source`: `Problem`s, whose prompts are used as they
             are, or dicts with the columns of a data file, which get the recipe's system message and template.
         reward: a function in place of the recipe's rewards.
+        environment: a class in place of the recipe's environment and rewards.
     """
     from transformers.utils import logging
 
@@ -197,7 +202,12 @@ def open_session(
     if reward is not None:
         rewards: tuple[Reward, ...] = (load_reward(reward),)
     else:
-        rewards = tuple(load_reward(item.function, weight=item.weight) for item in recipe.reward)
+        items = recipe.reward if environment is None else ()
+        rewards = tuple(load_reward(item.function, weight=item.weight) for item in items)
+    if environment is None and recipe.env.name is None and recipe.env != EnvSection():
+        raise ValueError("the env section has no effect without an environment: set env.name, or pass environment=")
+    env = load_environment(environment or recipe.env.name, options=recipe.env.options, weights=recipe.env.weights)
+    rewards += tuple(Reward(name, None, weight) for name, weight in env.weights.items())
     check_steps(rewards, advantage=objective.name("advantage"), separator=recipe.rollout.step_separator)
     device = compute_device(recipe.model.device)
     model = _load_trainable(recipe, str(source or recipe.model.path)).to(device)
@@ -217,6 +227,10 @@ def open_session(
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
     chosen, note = _problems(None if problems is None else list(problems), recipe.data, recipe, chat, "problems", room)
     notes.append(note)
+    try:
+        env.make(chosen[0])
+    except Exception as error:  # an environment may fail in any way
+        raise ValueError(f"can't make the environment of problem {chosen[0].id!r}: {inert(str(error))}") from error
     tests: list[Problem] = []
     # The recipe's held-out problems belong to the recipe's problems.
     if held_out is not None or (problems is None and recipe.eval.source is not None):
@@ -260,6 +274,7 @@ def open_session(
         chat=chat,
         objective=objective,
         rewards=rewards,
+        make=env.make,
         problems=chosen,
         held_out=tests,
         notes=notes,

@@ -1,6 +1,7 @@
 """Problems that need no download: generated, verifiable, and split so that no test problem is ever trained on.
 
-    sums    problem "7 + 12 + 5"    answer "24"
+    sums      problem "7 + 12 + 5"           answer "24"
+    wordle    problem "Let's play Wordle…"   answer "abbey", for the environment of that name
 
 Which split a problem belongs to follows from what it asks, so the two are disjoint whatever the size, seed or
 options: a sum that is held out is not even trained on in another order.
@@ -20,7 +21,11 @@ TEST_SHARE = 1 / 3
 
 def _held_out(numbers: Sequence[int]) -> bool:
     """Whether a sum belongs to the test split: the same for all orders of its terms."""
-    return zlib.crc32(" ".join(map(str, sorted(numbers))).encode()) < TEST_SHARE * 2**32
+    return _tested(" ".join(map(str, sorted(numbers))))
+
+
+def _tested(text: str) -> bool:
+    return zlib.crc32(text.encode()) < TEST_SHARE * 2**32
 
 
 def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest: int = 9) -> list[dict[str, str]]:
@@ -51,7 +56,24 @@ def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest
     return [{"id": problem, "problem": problem, "answer": answer} for problem, answer in problems.items()]
 
 
-TASKS: Mapping[str, Callable[..., list[dict[str, str]]]] = {"sums": sums}
+def wordle(*, split: str, size: int = 500, seed: int = 0) -> list[dict[str, str]]:
+    """`size` games of Wordle with different secret words.
+
+    Raises:
+        ValueError: if there are not that many.
+    """
+    from treewise.env.wordle import RULES, words
+
+    secrets = [word for word in words("answers") if _tested(word) == (split == "test")]
+    if not (isinstance(size, int) and isinstance(seed, int) and 1 <= size <= len(secrets) and seed >= 0):
+        raise ValueError(
+            f"wordle: the {split} split has {len(secrets)} words, and seed is at least 0; got {size=}, {seed=}"
+        )
+    chosen = np.random.default_rng(seed).permutation(secrets)[:size].tolist()
+    return [{"id": word, "problem": RULES, "answer": word} for word in chosen]
+
+
+TASKS: Mapping[str, Callable[..., list[dict[str, str]]]] = {"sums": sums, "wordle": wordle}
 
 
 def generate(name: str, *, split: str, options: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -3,7 +3,8 @@
     start() ──▶ messages ──▶ model ──▶ step(reply) ──▶ messages ──▶ model ──▶ … step(reply) ──▶ []
                                                                      scores() ──▶ {"solved": 1.0}
 
-The library keeps the token-exact transcript; an environment sees text only.
+The library keeps the token-exact transcript; an environment sees text only. An environment is a class whose objects
+are made of a problem, `Game(problem, **options)`, with `weights`, the share of each score in the reward.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from typing import Protocol
 
 from treewise.types import Message
 
+Score = float | None | Sequence[float | None]
+
 
 class Environment(Protocol):
-    """One episode."""
+    """One episode.
+
+    Methods may also be plain functions; they then run in a thread, so that one that waits holds up nobody else. One
+    that raises, or takes longer than its time, leaves the episode without a verdict.
+    """
 
     async def start(self) -> str | Sequence[Message]:
         """The prompt: plain text, which the model continues as it stands, or chat messages."""
@@ -25,6 +32,9 @@ class Environment(Protocol):
         """Answer the model's reply; an empty sequence ends the episode."""
         ...
 
-    async def scores(self) -> Mapping[str, float | None]:
-        """The named scores of the finished episode; `None` is a missing verdict."""
+    async def scores(self) -> Mapping[str, Score]:
+        """The named scores of the episode: a number, or a list with one for every reply; `None` is a missing verdict.
+
+        It is also asked for where the environment would have gone on: a reply was cut, or the model's context is full.
+        """
         ...

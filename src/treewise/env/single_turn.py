@@ -10,6 +10,8 @@ from treewise.types import Message, Problem
 class SingleTurn:
     """Asks `problem` once."""
 
+    weights: Mapping[str, float] = {}
+
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._started = self._replied = False

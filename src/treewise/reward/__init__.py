@@ -9,10 +9,10 @@ A function takes one reply, the steps of one, or a batch in the way of TRL; its 
     def reward(steps, answer, **columns) -> list[float | None]                    one number per step
     def reward(completions, prompts, answer, **columns) -> list[float | None]     one per reply
 
-`answer`, `prompt`, `prefill` and the columns of the data are passed by name, as far as the function takes
-them; all kinds may be async. No verdict is `None`, never 0: a function returns `None`, for a reply or for one of
-its steps, or raises, and then the reply has no reward at all. The score of a function of steps is their sum; a reply
-without any step is not shown to it and scores 0.
+`answer`, `prompt`, `prefill`, `turns` (the messages behind the prompt) and the columns of the data are passed by
+name, as far as the function takes them; all kinds may be async. No verdict is `None`, never 0: a function returns
+`None`, for a reply or for one of its steps, or raises, and then the reply has no reward at all. The score of a function
+of steps is their sum; a reply without any step is not shown to it and scores 0.
 """
 
 from __future__ import annotations
@@ -54,9 +54,15 @@ async def score(rewards: Sequence[Reward], replies: Sequence[Reply]) -> list[Ver
     if not replies:
         return []
     weights = {reward.name: reward.weight for reward in rewards}
-    columns = [await call(reward, replies) for reward in rewards]
+    whole = [reply for reply in replies if reply.failure is None]
+    columns = [await call(reward, whole) for reward in rewards if whole]
+    found = zip(*columns, strict=True)
     verdicts = []
-    for reply, judged in zip(replies, zip(*columns, strict=True), strict=True):
+    for reply in replies:
+        if reply.failure is not None:
+            verdicts.append(Verdict(None, dict.fromkeys(names), reply.failure))
+            continue
+        judged = next(found)
         scores = {name: one.score for name, one in zip(names, judged, strict=True)}
         causes = {name: one.cause for name, one in zip(names, judged, strict=True) if one.cause}
         verdicts.append(_lay_out(compose(scores, weights, causes), rewards, judged, len(reply.steps)))

@@ -12,12 +12,12 @@ import asyncio
 import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 from treewise.text import inert
-from treewise.types import Problem
+from treewise.types import Message, Problem
 
 
 class NoVerdict(Exception):
@@ -26,15 +26,18 @@ class NoVerdict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A named reward function. Weight 0: its scores are recorded only."""
+    """A named reward function; without one it is the environment's score of that name. Weight 0: scores are
+    recorded only."""
 
     name: str
-    function: Callable[..., Any]
+    function: Callable[..., Any] | None
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not isfinite(self.weight):
             raise ValueError(f"the weight of the reward {self.name} is {self.weight}: it must be finite")
+        if self.function is None:
+            return
         parameters = {
             name: parameter
             for name, parameter in inspect.signature(self.function).parameters.items()
@@ -48,8 +51,10 @@ class Reward:
             )
 
     @property
-    def takes(self) -> Literal["completion", "steps", "completions"]:
+    def takes(self) -> Literal["completion", "steps", "completions", "nothing"]:
         """What it judges. Beside `completion` or `completions` a parameter `steps` is a column of the data."""
+        if self.function is None:
+            return "nothing"
         parameters = inspect.signature(self.function).parameters
         if "completions" in parameters:
             return "completions"
@@ -58,15 +63,26 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is judged: the model's text, the problem, and what the chat template had already written of the
-    reply (`prefill`, such as "<think>\\n"); `completion_ids` are the tokens that the model sampled, `steps` the parts
-    of its text."""
+    """What is judged, of an episode of several turns the last reply.
+
+    Attributes:
+        completion: the model's text.
+        prefill: what the chat template had already written of the reply, such as "<think>\\n".
+        completion_ids: the tokens that the model sampled.
+        steps: the parts of its text; the replies, if there were several.
+        turns: the messages behind the prompt, if there is more than this reply.
+        scores: the environment's, by name; a list has one for every step.
+        failure: why the episode came to no end; nobody is asked about it then.
+    """
 
     problem: Problem
     completion: str
     prefill: str = ""
     completion_ids: Sequence[int] = ()
     steps: Sequence[str] = ()
+    turns: Sequence[Message] = ()
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    failure: str | None = None
 
 
 class Judged(NamedTuple):
@@ -82,6 +98,8 @@ async def call(reward: Reward, replies: Sequence[Reply]) -> list[Judged]:
 
     Raises ValueError for a parameter that no column fills, and a list that has not one value per reply or per step.
     """
+    if reward.function is None:
+        return [_given(reward, reply) for reply in replies]
     if reward.takes == "completions":
         values, cause = await _run(reward.function, _accepted(reward, _batch_arguments(replies)))
         if cause is not None:
@@ -92,6 +110,7 @@ async def call(reward: Reward, replies: Sequence[Reply]) -> list[Judged]:
 
 
 async def _judge(reward: Reward, reply: Reply, arguments: Mapping[str, Any]) -> Judged:
+    assert reward.function is not None, "the environment judges its own scores"
     if reward.takes == "steps" and not reply.steps:
         return Judged(0.0)
     value, cause = await _run(reward.function, arguments)
@@ -99,8 +118,25 @@ async def _judge(reward: Reward, reply: Reply, arguments: Mapping[str, Any]) -> 
         return Judged(None, cause)
     if reward.takes == "completion" or value is None:
         return _number(value)
-    count = len(reply.steps)
-    judged = [_number(one) for one in _values(reward, value, count, "step")]
+    return _sum(_values(reward, value, len(reply.steps), "step"))
+
+
+def _given(reward: Reward, reply: Reply) -> Judged:
+    """What the environment said."""
+    if reward.name not in reply.scores:
+        return Judged(None, f"the environment has no score {reward.name}, only {', '.join(reply.scores) or 'none'}")
+    value = reply.scores[reward.name]
+    if not isinstance(value, list | tuple):
+        return _number(value)
+    if len(value) != len(reply.steps):
+        return Judged(None, f"the environment gave {len(value)} scores for {len(reply.steps)} replies")
+    return _sum(value)
+
+
+def _sum(values: Sequence[Any]) -> Judged:
+    """The verdict of one value per step."""
+    count = len(values)
+    judged = [_number(one) for one in values]
     for number, one in enumerate(judged, start=1):
         if one.score is None:
             return Judged(None, f"step {number} of {count}: {one.cause}")
@@ -145,17 +181,23 @@ def _arguments(reward: Reward, reply: Reply) -> dict[str, Any]:
         "completion_ids": list(reply.completion_ids),
         "prompt": problem.prompt,
         "prefill": reply.prefill,
+        "turns": _turns(reply),
     }
     if reward.takes == "steps":
         own["steps"] = list(reply.steps)
     return {**problem.info, **own, "answer": problem.answer}
 
 
+def _turns(reply: Reply) -> list[dict[str, str]]:
+    own = reply.turns or ({"role": "assistant", "content": reply.completion},)
+    return [{"role": turn["role"], "content": turn["content"]} for turn in own]
+
+
 def _batch_arguments(replies: Sequence[Reply]) -> dict[str, Any]:
     """Prompts and completions in the form that the data has, as with TRL: text, or lists of messages."""
     prompts = [reply.problem.info.get("prompt", reply.problem.prompt) for reply in replies]
     completions = [
-        reply.completion if isinstance(prompt, str) else [{"role": "assistant", "content": reply.completion}]
+        reply.completion if isinstance(prompt, str) and not reply.turns else _turns(reply)
         for reply, prompt in zip(replies, prompts, strict=True)
     ]
     names = dict.fromkeys(name for reply in replies for name in reply.problem.info if name != "prompt")
@@ -172,6 +214,7 @@ def _batch_arguments(replies: Sequence[Reply]) -> dict[str, Any]:
 
 def _accepted(reward: Reward, available: Mapping[str, Any]) -> dict[str, Any]:
     """What of `available` the function takes. Raises ValueError if it needs something else."""
+    assert reward.function is not None, "an environment's score takes no arguments"
     parameters = inspect.signature(reward.function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         accepted = dict(available)

@@ -30,6 +30,7 @@ class Sampler(Protocol):
     """Draws completions with the weights of policy `version`."""
 
     version: int
+    max_length: int | None  # the longest sequence that the model reads, in tokens
 
     def sample(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """One completion per request, in their order."""

@@ -66,6 +66,7 @@ class HFSampler:
         self.model = model
         self.version = 0
         self._cached = cached_model(model)
+        self.max_length = max_length(self._cached.config)
         self._end_ids = end_ids
         self._vocab_size = vocab_size
         self._decode = decode
@@ -83,7 +84,7 @@ class HFSampler:
         Raises:
             ValueError: see `check_requests`; or the logits are not finite.
         """
-        check_requests(requests, sampling, max_length=max_length(self._cached.config))
+        check_requests(requests, sampling, max_length=self.max_length)
         rows = [
             _Row(
                 np.asarray(request.prefix, dtype=np.int64),

@@ -1,0 +1,234 @@
+"""One episode: environment and model take turns, and what was said is kept token by token.
+
+    start() ─▶ prompt ─▶ model ─▶ reply ─▶ step(reply) ─▶ messages ─▶ model ─▶ … ─▶ step(reply) ─▶ [] ─▶ scores()
+
+    tokens    <user>⏎ 3 + 4?<end>⏎<assistant>⏎ │ 7<end> │ ⏎<user>⏎ and 5 more?<end>⏎<assistant>⏎ │ 12<end>
+    sampled   no                               │ yes    │ no                                     │ yes
+
+A reply stays the tokens that were sampled; only what stands between two replies is encoded. A method of the
+environment that raises or takes too long leaves the episode without a verdict, never with a score of 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from treewise.chat import Chat
+from treewise.env import Environment, Score
+from treewise.text import inert
+from treewise.types import BoolArray, Completion, FloatArray, IntArray, Message, Problem, StopReason
+
+Make = Callable[[Problem], Environment]
+Sample = Callable[[IntArray, int], Awaitable[tuple[Completion, str]]]  # transcript, turn ─▶ reply and its text
+
+
+class Failed(Exception):
+    """The environment failed; the message is the cause."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """What was said, and what the environment says of it.
+
+    Attributes:
+        replies: the model's texts.
+        completions: their tokens.
+        turns: replies and what the environment said to them, as messages.
+        ends: [turns] position of each reply's last token.
+        scores: the environment's, by name; a list has one for every reply.
+        cause: why there are none.
+        full: the model's context had no room for another reply.
+    """
+
+    replies: list[str] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+    turns: list[Message] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    cause: str | None = None
+    full: bool = False
+    _tokens: list[IntArray] = field(default_factory=list)
+    _logprobs: list[FloatArray | None] = field(default_factory=list)
+
+    def give(self, ids: IntArray) -> None:
+        """Append what the model is given."""
+        self._tokens.append(ids)
+        self._logprobs.append(None)
+
+    def take(self, completion: Completion, text: str) -> None:
+        """Append what the model replied."""
+        self._tokens.append(completion.tokens)
+        self._logprobs.append(completion.logprobs)
+        self.completions.append(completion)
+        self.replies.append(text)
+        self.turns.append({"role": "assistant", "content": text})
+        self.ends.append(len(self.tokens) - 1)
+
+    @property
+    def tokens(self) -> IntArray:
+        """[L] the whole transcript."""
+        return np.concatenate([np.empty(0, dtype=np.int64), *self._tokens])
+
+    @property
+    def sampled(self) -> BoolArray:
+        """[L] what the model wrote."""
+        parts = zip(self._tokens, self._logprobs, strict=True)
+        return np.concatenate([np.empty(0, dtype=bool), *(np.full(len(ids), own is not None) for ids, own in parts)])
+
+    @property
+    def logprobs(self) -> FloatArray:
+        """[L] of the sampler, 0 where it did not sample."""
+        parts = zip(self._tokens, self._logprobs, strict=True)
+        return np.concatenate([np.empty(0), *(np.zeros(len(ids)) if own is None else own for ids, own in parts)])
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """Of the last reply; `length` also where no other one had room, `environment` where there is none."""
+        if self.full:
+            return "length"
+        return self.completions[-1].stop_reason if self.completions else "environment"
+
+
+class Patience:
+    """Calls the methods of one environment, each within its time.
+
+    Args:
+        slots: bounds how many environments work at a time; waiting for one doesn't count as time.
+        step_seconds: of one call.
+        episode_seconds: of all calls of an episode; the model's own time doesn't count.
+    """
+
+    def __init__(self, slots: asyncio.Semaphore, *, step_seconds: float, episode_seconds: float) -> None:
+        self._slots = slots
+        self._step, self._left = step_seconds, episode_seconds
+
+    async def __call__(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        """What the method returns. One that isn't async runs in a thread, and is left alone there if it hangs.
+
+        Raises Failed.
+        """
+        async with self._slots:
+            started, clock = time.monotonic(), asyncio.timeout(min(self._step, self._left))
+            try:
+                async with clock:
+                    if inspect.iscoroutinefunction(method):
+                        return await method(*arguments)
+                    return await _in_thread(method, *arguments)
+            except (Exception, SystemExit) as error:  # an environment may fail in any way
+                if clock.expired():
+                    seconds = min(self._step, self._left)
+                    raise Failed(f"{name}() took longer than {seconds:.3g} s") from None
+                raise Failed(inert(f"{name}(): {type(error).__name__}: {error}")) from error
+            finally:
+                self._left -= time.monotonic() - started
+
+
+async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Not asyncio.to_thread: its threads are waited for at the end, also one that hangs."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():  # given up
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result, fault = None, None
+        try:
+            result = function(*arguments)
+        except BaseException as error:  # goes on to who waits for it
+            fault = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, fault)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+async def play(
+    make: Make,
+    problem: Problem,
+    *,
+    sample: Sample,
+    chat: Chat,
+    room: int | None,
+    patience: Callable[[], Patience],
+    retries: int = 0,
+) -> Episode:
+    """Play an episode to its end. One in which the environment fails is played again, up to `retries` times.
+
+    Args:
+        make: a new environment for the problem.
+        sample: draws the reply to a transcript.
+        room: tokens of the longest transcript that a reply may follow.
+
+    Raises ValueError if the chat template rewrites what was said before.
+    """
+    episode = Episode()
+    for _ in range(retries + 1):
+        episode, call = Episode(), patience()
+        try:
+            await _play(episode, await call("make", make, problem), sample, chat, room, call)
+        except Failed as failure:
+            episode.cause = str(failure)
+        else:
+            break
+    return episode
+
+
+async def _play(
+    episode: Episode, environment: Environment, sample: Sample, chat: Chat, room: int | None, call: Patience
+) -> None:
+    prompt = await call("start", environment.start)
+    said: list[Message] = [] if isinstance(prompt, str) else _messages(prompt, "start")
+    episode.give(chat.encode_prompt(prompt if isinstance(prompt, str) else said))
+    while True:
+        completion, text = await sample(episode.tokens, len(episode.replies))
+        episode.take(completion, text)
+        more = _messages(await call("step", environment.step, text), "step")
+        episode.turns += more
+        if not more or completion.stop_reason == "length":
+            break
+        ids, kept = chat.encode_between(prompt if isinstance(prompt, str) else said, text, more)
+        if not kept:
+            raise ValueError(
+                "the chat template changes earlier turns as soon as another one follows (it may take the thinking out "
+                "of them), so a transcript of several turns would not be what the model is given; use a template that "
+                "keeps them, or one reply per episode"
+            )
+        if completion.stop_reason == "eos" and len(ids) and ids[0] == completion.tokens[-1]:
+            ids = ids[1:]  # the model has ended its turn itself
+        if room is not None and len(episode.tokens) + len(ids) > room:
+            episode.full = True
+            break
+        episode.give(ids)
+        said += [{"role": "assistant", "content": chat.prefill + text}, *more]
+    scores = await call("scores", environment.scores)
+    if not isinstance(scores, Mapping):
+        raise Failed(inert(f"scores() returned {scores!r:.80}, not numbers by name"))
+    episode.scores = scores
+
+
+def _messages(given: Any, method: str) -> list[Message]:
+    """Fresh messages with a role and a content. Raises Failed for anything else."""
+    whole = isinstance(given, Sequence) and not isinstance(given, str)
+    if not whole or not all(isinstance(one, Mapping) and _is_message(one) for one in given):
+        raise Failed(inert(f"{method}() returned {given!r:.80}, not messages with a text `role` and a text `content`"))
+    return [{"role": one["role"], "content": one["content"]} for one in given]
+
+
+def _is_message(one: Mapping[str, Any]) -> bool:
+    return one.keys() == {"role", "content"} and all(isinstance(value, str) for value in one.values())
