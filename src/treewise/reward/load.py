@@ -15,6 +15,7 @@ BUILT_IN = {
     "numeric": "treewise.reward.numeric:numeric",
     "last_number": "treewise.reward.numeric:last_number",
     "math": "treewise.reward.math:MathVerifier",
+    "reasoning_gym": "treewise.reward.gym:ReasoningGym",
     "think_format": "treewise.reward.format:think_format",
     "think_answer_format": "treewise.reward.format:think_answer_format",
 }
