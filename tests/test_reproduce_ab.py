@@ -6,8 +6,9 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from scipy import stats
 from folders import write_problems, write_tiny_model
 from treewise import cli
 from treewise.reproduce import ab
-from treewise.reproduce.compare import Curve, centred_mean, peak, ratios, relabelled, sooner
+from treewise.reproduce.compare import Curve, centred_mean, peak, permutation_test, ratios, sooner
 from treewise.reproduce.options import AB, make_options
-from treewise.statistics import difference, interval, paired
+from treewise.statistics import interval, shown, sign_flips, smallest_p, visible
 
 
 def curve(*score: float) -> Curve:
@@ -86,7 +87,7 @@ def test_the_peak_of_noise_is_reached_by_half_of_its_equals() -> None:
     assert np.isfinite(found).mean() == pytest.approx(0.5, abs=0.03)
     # Of those that reach it, many do so in half of the steps: luck alone gives "half the steps" now and then.
     assert (found <= 0.5).mean() > 0.15
-    luck = relabelled(pairs(runs[:12]), 8)
+    luck = permutation_test(pairs(runs[:12]), 8)
     assert luck.p > 0.05
     assert luck.low < sooner(found) < luck.high
 
@@ -103,7 +104,7 @@ def test_a_method_twice_as_fast_or_slow_is_seen_as_such(faster: bool) -> None:
     matrix = pairs(runs)
     if faster:
         assert np.median(matrix[:6, 6:]) == pytest.approx(0.5, abs=0.06)
-    found = relabelled(matrix, 6)
+    found = permutation_test(matrix, 6)
     assert found.smallest == 2 / 84  # of 9 runs 3 can be chosen in 84 ways
     assert found.p == pytest.approx(2 / 84)
     real = sooner(matrix[:6, 6:])
@@ -112,45 +113,169 @@ def test_a_method_twice_as_fast_or_slow_is_seen_as_such(faster: bool) -> None:
 
 def test_nothing_is_concluded_where_no_baseline_has_a_peak() -> None:
     runs = [curve(0.5, 0.5, 0.5)] * 6
-    found = relabelled(pairs(runs), 4)
+    found = permutation_test(pairs(runs), 4)
     assert np.isnan(found.p)
     assert np.isnan(found.low)
 
 
-def test_more_ways_to_deal_than_can_be_looked_at_are_drawn_with_the_real_one_among_them() -> None:
+def test_of_more_permutations_than_can_be_looked_at_some_are_drawn() -> None:
     generator = np.random.default_rng(2)
     matrix = generator.uniform(0.5, 2.0, (24, 24))
-    found = relabelled(matrix, 16)
-    assert found.smallest == 2 / 10_000
+    found = permutation_test(matrix, 16)
+    assert found.smallest == 2 / 10_001
     assert 0 < found.p <= 1
 
 
 def test_the_interval_is_students() -> None:
-    """n = 5, mean 3, standard deviation √2.5: 2.776 is the table's t for 4 degrees of freedom."""
-    mean, low, high = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
-    assert (mean, high - mean, mean - low) == pytest.approx((3.0, 2.776 * np.sqrt(0.5), 2.776 * np.sqrt(0.5)), rel=1e-3)
-    assert np.isnan(interval(np.array([1.0])).low)
+    """n = 6, mean 3.5, standard deviation √3.5: 2.5706 is the table's t for 5 degrees of freedom."""
+    mean, low, high = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
+    half = 2.5706 * np.sqrt(3.5 / 6)
+    assert (mean, high - mean, mean - low) == pytest.approx((3.5, half, half), rel=1e-4)
+    assert interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), within=(2.0, 5.0)) == (3.5, 2.0, 5.0)
 
 
-def test_runs_that_do_not_pair_up_are_compared_by_welch() -> None:
-    generator = np.random.default_rng(0)
-    one, other = generator.normal(size=7), generator.normal(1.0, 3.0, size=5)
-    expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
-    found = difference(one, other)
-    assert found == pytest.approx((one.mean() - other.mean(), expected.low, expected.high))
-    assert difference(np.ones(3), np.zeros(3)) == (1.0, 1.0, 1.0)
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([0.5], "0.50"),
+        ([0.25, -0.75], "−0.25 (0.25, −0.75)"),
+        ([0.1, 0.1, 0.1, 0.1, 0.1], "0.10 (0.10, 0.10, 0.10, 0.10, 0.10)"),
+        ([0.1 + 0.2, 0.3, 0.3, 0.3, 0.3, 0.3], "0.30 (all equal)"),
+        ([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], "0.50 [−0.07, 1.07]"),  # ± 2.57058 · .54772 / √6
+    ],
+)
+def test_few_or_equal_values_have_no_interval(values: list[float], text: str) -> None:
+    assert shown(np.array(values), ".2f") == text
+    assert np.isnan(interval(np.array(values)).low) == ("[" not in text)
 
 
 @pytest.mark.parametrize("seeds", [13, 15])
 def test_the_smallest_p_is_what_the_most_extreme_differences_get(seeds: int) -> None:
-    found = paired(np.linspace(1.0, 2.0, seeds))
-    assert found.p == pytest.approx(found.smallest)
+    assert sign_flips(np.linspace(1.0, 2.0, seeds)) == pytest.approx(smallest_p(seeds))
 
 
 def test_five_seeds_can_not_give_a_smaller_p_than_a_sixteenth() -> None:
-    found = paired(np.array([0.1, 0.2, 0.3, 0.4, 0.5]))
-    assert found.p == found.smallest == 2 / 32
-    assert paired(np.array([0.1, -0.1])).p == 1.0
+    assert sign_flips(np.array([0.1, 0.2, 0.3, 0.4, 0.5])) == smallest_p(5) == 2 / 32
+    assert sign_flips(np.array([0.1, -0.1])) == 1.0
+    assert sign_flips(np.array([0.1])) == smallest_p(1) == 1.0
+
+
+@pytest.mark.parametrize("seeds", [6, 20])
+def test_a_difference_that_is_called_visible_is_seen_four_times_in_five(seeds: int) -> None:
+    """By the noncentral t distribution: the power of a t test if the true difference is that large."""
+    differences = np.random.default_rng(0).normal(size=seeds)
+    shift = visible(differences) / (differences.std(ddof=1) / np.sqrt(seeds))
+    assert stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, shift) == pytest.approx(0.8, abs=0.03)
+
+
+# Scores at steps 0, 10, 20, 30 and 40, and what lambda_grpo spends on a step that costs the baseline 100 and 2 s.
+SCORES = {
+    ("grpo", 0): (0.0, 0.25, 0.5, 0.75, 0.5),
+    ("grpo", 1): (0.0, 0.25, 0.5, 0.75, 1.0),
+    ("grpo", 2): (0.0, 0.5, 0.5, 0.5, 0.25),
+    ("grpo", 3): (0.0, 0.25, 0.25, 0.5, 0.25),
+    ("lambda_grpo", 0): (0.0, 0.75, 0.5, 0.5, 0.5),
+    ("lambda_grpo", 1): (0.0, 0.75, 1.0, 0.75, 0.75),
+}
+SPENT = {"grpo": (100, 2.0), "lambda_grpo": (150, 1.0)}
+NEVER = np.inf
+# Steps of the column's run (in the order above) to the peak of the row's, over those of the row's.
+STEPS = [
+    [1, 1, NEVER, NEVER, 1 / 3, 1 / 3],
+    [NEVER, 1, NEVER, NEVER, NEVER, 1 / 2],
+    [2, 2, 1, 3, 2 / 3, 2 / 3],
+    [2 / 3, 2 / 3, 1 / 3, 1, 2 / 9, 2 / 9],
+    [3, 3, NEVER, NEVER, 1, 1],
+    [NEVER, 2, NEVER, NEVER, NEVER, 1],
+]
+
+
+def hand_made(scores: Mapping[tuple[str, int], Sequence[float]]) -> list[dict[str, Any]]:
+    rows = []
+    for (preset, seed), curve in scores.items():
+        tokens, seconds = SPENT[preset]
+        for at, score in enumerate(curve):
+            spent = {"step": 10 * at, "tokens": 10 * at * tokens, "seconds": 10 * at * seconds}
+            rows.append({"preset": preset, "seed": seed, **spent, "score": score, "problems": 8})
+    return rows
+
+
+def options_of(seeds: int) -> AB:
+    given = {"presets": "grpo,lambda_grpo", "seeds": seeds, "evaluations": 4, "smoothing": 1}
+    options = make_options("ab", given)
+    assert isinstance(options, AB)
+    return options
+
+
+def test_every_cell_of_the_tables_is_what_one_counts_on_fingers() -> None:
+    report = ab.report(options_of(2), hand_made(SCORES))
+    differences, reached, speed = report.tables
+    assert differences.title == (
+        "lambda_grpo − grpo, mean over training: +0.125 (+0.062, +0.188) over 2 seeds, which can't reach p < .05 "
+        "(least: 2/2^2 = 0.5); use 6 or more."
+    )
+    assert differences.header == ("preset", "score", "minus grpo (seed by seed)", "p")
+    assert differences.rows == [
+        ("grpo (A/A)", "mean over training", "−0.188 (−0.062, −0.312)", "0.5"),
+        ("lambda_grpo", "mean over training", "+0.125 (+0.062, +0.188)", "0.5"),
+        ("grpo (A/A)", "after", "−0.500 (−0.250, −0.750)", "0.5"),
+        ("lambda_grpo", "after", "−0.125 (+0.000, −0.250)", "1"),
+    ]
+    assert reached.header[2:] == ("before", "after", "peak", "mean over training", "peak at step", "peak is last")
+    peaks = "0.875 (0.750 … 1.000)"
+    zero = "0.000 (all equal)"
+    assert reached.rows == [
+        ("grpo", "0–1", zero, "0.750 (0.500 … 1.000)", peaks, "0.562 (0.500 … 0.625)", "35", "50 %"),
+        ("grpo (A/A)", "2–3", zero, "0.250 (all equal)", "0.500 (all equal)", "0.375 (0.312 … 0.438)", "20", "0 %"),
+        ("lambda_grpo", "0–1", zero, "0.625 (0.500 … 0.750)", peaks, "0.688 (0.562 … 0.812)", "15", "0 %"),
+    ]
+    # Of the 15 ways to call four of the six runs the baseline's.
+    steps = np.array(STEPS)
+    ways = [(list(c), sorted({*range(6)} - {*c})) for c in itertools.combinations(range(6), 4)]
+    drawn = [((steps[np.ix_(a, b)] < 1) + 0.5 * (steps[np.ix_(a, b)] == 1)).mean() for a, b in ways]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    p = min(1.0, 2 * min(np.mean([d >= 7 / 8 for d in drawn]), np.mean([d <= 7 / 8 for d in drawn])))
+    found = dict(zip(speed.header, zip(*speed.rows, strict=True), strict=True))
+    assert found == {
+        "preset": ("grpo (A/A)", "lambda_grpo"),
+        "pairs": ("12", "8"),
+        "reach it": ("58 %", "88 %"),  # 7 of 12, 7 of 8
+        "in half": ("8 %", "62 %"),  # 1 of 12, 5 of 8
+        "sooner": ("0.29", "0.88"),  # 3½ of 12, 7 of 8
+        "labels at random": ("", f"{low:.2f} to {high:.2f}"),
+        "p": ("", f"{p:.2g} (least: 0.13)"),
+        "steps": ("3.00 [0.67, ∞]", "0.50 [0.22, 0.67]"),
+        "tokens": ("3.00 [0.67, ∞]", "0.75 [0.33, 1.00]"),
+        "time (--jobs 1)": ("3.00 [0.67, ∞]", "0.25 [0.11, 0.33]"),
+    }
+    assert "25 % of the baseline's runs are best at their last evaluation" in speed.note
+    curves, _ = report.figure.axes
+    legend = curves.get_legend()
+    assert legend is not None
+    ends = ["grpo: 0.00 → 0.75 (2 seeds)", "grpo (A/A): 0.00 → 0.25 (2 seeds)", "lambda_grpo: 0.00 → 0.62 (2 seeds)"]
+    assert [text.get_text() for text in legend.get_texts()] == ends
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ((0.1, 0.2, 0.1, 0.2, 0.1, 0.2), "+0.150 [+0.093, +0.207] over 6 seeds, p = 0.031: higher."),
+        ((-0.1, -0.2, -0.1, -0.2, -0.1, -0.2), "−0.150 [−0.207, −0.093] over 6 seeds, p = 0.031: lower."),
+        ((0.125,) * 6, "+0.125 (all equal) over 6 seeds, p = 0.031: higher."),
+        ((0.0,) * 6, "+0.000 (all equal) over 6 seeds, p = 1: no difference seen."),
+        (  # ± 2.57058 · .13693 / √6, times 1 + .91954 / 2.57058
+            (0.125, -0.125) * 3,
+            "+0.000 [−0.144, +0.144] over 6 seeds, p = 1: no difference seen; one larger than about 0.2 would probably "
+            "have been.",
+        ),
+    ],
+)
+def test_the_first_line_says_whether_there_is_a_difference(gains: Sequence[float], verdict: str) -> None:
+    scores = {("grpo", seed): (0.0, *(0.25 + seed / 32,) * 4) for seed in range(12)}
+    scores |= {("lambda_grpo", seed): (0.0, *(0.25 + seed / 32 + gain,) * 4) for seed, gain in enumerate(gains)}
+    assert ab.report(options_of(6), hand_made(scores)).tables[0].title == (
+        f"lambda_grpo − grpo, mean over training: {verdict}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +327,7 @@ def test_an_experiment_runs_goes_on_and_reports(
         ("grpo+aggregation=token", "2"), ("grpo+aggregation=token", "3"),
     }  # fmt: skip
     results = json.loads((folder / "results.json").read_text())
-    assert [table["title"].split()[0] for table in results["tables"]] == ["What", "Difference", "Steps"]
+    assert [table["title"].split()[0] for table in results["tables"]] == ["lambda_grpo", "What", "Steps"]
     assert results["command"].startswith("treewise reproduce ab")
     assert (folder / "figure.png").stat().st_size > 10_000
     assert (folder / "figure.svg").exists()
@@ -212,8 +337,9 @@ def test_an_experiment_runs_goes_on_and_reports(
         (own,) = [e for e in evaluations if e["step"] == int(row["step"])]
         assert float(row["score"]) == own["accuracy"]["reward"]["mean"]
         metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        spent = sum(m["completions/total_tokens"] for m in metrics if m["step"] <= int(row["step"]))
-        assert int(row["tokens"]) == spent
+        before = [m for m in metrics if m["step"] <= int(row["step"])]
+        assert int(row["tokens"]) == sum(m["completions/total_tokens"] for m in before)
+        assert float(row["seconds"]) == pytest.approx(sum(m["step_time"] for m in before))
     config = json.loads((folder / "runs/grpo+aggregation=token_0/config.json").read_text())
     assert config["objective"] == {"preset": "grpo", "aggregation": "token"}
 
@@ -222,11 +348,11 @@ def test_an_experiment_runs_goes_on_and_reports(
     (folder / "cells.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
     capsys.readouterr()
     assert cli.main(command) == 0
-    assert "5 measured before" in capsys.readouterr().out.replace("\n", " ")
+    assert "5 measured before" in " ".join(capsys.readouterr().out.split())
     assert read_csv(folder / "results.csv") == rows
 
-    assert cli.main([*words, "--seeds", "3", "--output", str(folder)]) == 2
-    assert "seeds = 2, not 3" in capsys.readouterr().err
+    assert cli.main([*command, "--score", "letters"]) == 2
+    assert "score = 'reward', not 'letters'" in capsys.readouterr().err
     Path(words[3]).write_text("[optimizer]\nbeta1 = 0.8\n")
     assert cli.main(command) == 2
     assert "made with resolved" in capsys.readouterr().err
@@ -236,15 +362,15 @@ def test_an_experiment_runs_goes_on_and_reports(
     ("given", "message"),
     [
         ({"presets": "grpo"}, "at least 2"),
-        ({"presets": "grpo,grpo"}, "measured anyway"),
+        ({"presets": "grpo,grpo"}, "grpo is given twice"),
         ({"train.seed": 3}, "has no effect"),
         ({"objective.preset": "grpo"}, "has no effect"),
         ({"steps": 3}, "the nearest is --"),
         ({"train.stepz": 3}, "the nearest is train.steps"),
-        ({"smoothing": 0}, "smoothing = 0"),
+        ({"smoothing": 0}, "--smoothing 0: must be at least 1"),
         ({"smoothing": 2}, "an odd number"),
-        ({"smoothing": 11}, "here 1 to 10"),
-        ({"seeds": 1}, "seeds = 1"),
+        ({"smoothing": 11}, "--evaluations 10 is fewer than --smoothing 11"),
+        ({"seeds": 1}, "--seeds 1: must be at least 2"),
         ({"model.device": "cpu"}, "use --device"),
     ],
 )

@@ -27,7 +27,25 @@ from treewise.reproduce.options import OpenRS, make_options
 from treewise.reward.math import MathVerifier
 from treewise.types import Group, Problem, Trajectory
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+PROBLEMS = {  # two of each kind, in the columns and notation of the real ones
+    "aime24": [
+        {"problem": "Find the remainder when $3^{40}$ is divided by $1000$.", "answer": "801"},
+        {"problem": r"How many divisors does $2^4 \cdot 3^2$ have?", "answer": "15"},
+    ],
+    "math500": [
+        {"problem": r"Simplify $\frac{6}{8}$.", "answer": r"\frac{3}{4}"},
+        {"problem": "Solve $x^2 = 9$ for $x < 0$.", "answer": "-3"},
+    ],
+    "amc23": [{"problem": "What is $7 + 8$?", "answer": 15.0}, {"problem": "What is half of $1$?", "answer": 0.5}],
+    "minerva": [
+        {"problem": "What is the energy?", "solution": r"By $E = h\nu$ it is \boxed{4.5e-19} J."},
+        {"problem": "At which angle?", "solution": r"So $\theta = \boxed{np.arcsin(10/13)}$."},
+    ],
+    "olympiadbench": [
+        {"question": "Find all $x$ with $x^2 = 4$.", "answer": "$2$,$-2$"},
+        {"question": r"For which $x$ is $\sqrt{1 - x}$ real and less than $1$?", "answer": "$(0, 1]$"},
+    ],
+}
 FAMILIES = {"deepseek": "qwen2", "llama": "llama"}  # the architectures of the paper's two models
 RATE = 0.005
 TURNS = [*CONTROL, "<|endoftext|>"]  # the last one because Qwen's tokenizer has it anyway
@@ -173,20 +191,16 @@ def write_random_model(folder: Path, family: str) -> Path:
     return folder
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the data files are not beside the repository")
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_recipe_runs_on_real_problems_with_its_own_reward(name: str, tmp_path: Path) -> None:
-    files = {"aime24": "aime24", "math500": "math500", "amc23": "amc23", "minerva": "minerva_math"}
-    data = {key: SHARED / f"{file}.jsonl" for key, file in {**files, "olympiadbench": "olympiadbench"}.items()}
-    for key, start in (("train", 0), ("validation", 8)):
-        rows = read_rows(SHARED / "math_train.jsonl")[start : start + 8]
-        data[key] = write_rows(tmp_path / f"{key}.jsonl", *rows)
+def test_the_recipe_runs_on_problems_like_the_real_ones_with_its_own_reward(name: str, tmp_path: Path) -> None:
+    data = {key: write_rows(tmp_path / f"{key}.jsonl", *rows) for key, rows in PROBLEMS.items()}
+    for key in ("train", "validation"):
+        data[key] = write_rows(tmp_path / f"{key}.jsonl", *PROBLEMS["aime24"], *PROBLEMS["math500"])
     options = make_options(
         "openrs",
         {
             "models": f"{name}={write_random_model(tmp_path / 'model', FAMILIES[name])}",
             "data": ",".join(f"{key}={path}" for key, path in data.items()),
-            "limit": 2,
             "answer-tokens": 5,
             "rollout.max_new_tokens": 5,
             "train.steps": 1,
@@ -203,15 +217,6 @@ def test_the_recipe_runs_on_real_problems_with_its_own_reward(name: str, tmp_pat
     recorded = read_rows(tmp_path / "runs" / f"{name}_beta0.04_lambda_grpo_0" / "rollouts.jsonl")
     assert len(recorded) == 4 * 6
     assert all(r"\boxed{}" in line["prompt"][0]["content"] for line in recorded)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the data files are not beside the repository")
-def test_the_counts_of_the_benchmarks_are_those_of_the_data_files() -> None:
-    names = {"minerva": "minerva_math"}
-    for name, benchmark in BENCHMARKS.items():
-        problems = load(benchmark, file=str(SHARED / f"{names.get(name, name)}.jsonl"))
-        assert len(problems) == benchmark.count
-        assert all(problem.answer for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +310,12 @@ def test_the_recipe_is_the_papers() -> None:
     assert (grpo.aggregation, grpo.weight_exponent, ours.aggregation, ours.weight_exponent) == ("token", 0, "token", 1)
 
 
+def test_weights_of_the_kl_term_that_look_alike_have_runs_of_their_own() -> None:
+    options = make_options("openrs", {"models": "llama", "presets": "grpo", "betas": "0.0400000001,0.04"})
+    names = [openrs.name_of(cell) for cell in openrs.cells(options)[1:]]  # type: ignore[arg-type]
+    assert names == ["llama_beta0.0400000001_grpo_0", "llama_beta0.04_grpo_0"]
+
+
 def test_the_known_cells_of_the_paper_are_whole_numbers_of_right_answers() -> None:
     counts = [benchmark.count for benchmark in BENCHMARKS.values()]
     for rows in PAPER.values():
@@ -385,7 +396,7 @@ def saved_run(run: Path, *, best: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("best", "expected"), [(2, (2, "best")), (3, (3, "best")), (1, (3, "last")), (0, (3, "last")), (None, (3, "last"))]
+    ("best", "expected"), [(2, (2, "best")), (3, (3, "best")), (0, (3, "last")), (None, (3, "last"))]
 )
 def test_the_best_step_that_is_there_is_kept(tmp_path: Path, best: int | None, expected: tuple[int, str]) -> None:
     saved_run(tmp_path, best=best)
@@ -393,6 +404,16 @@ def test_the_best_step_that_is_there_is_kept(tmp_path: Path, best: int | None, e
         assert openrs.keep_best(tmp_path) == expected
         assert (tmp_path / "model" / "weights").read_text() == f"step {expected[0]}"
         assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("best", [1, 2])
+def test_a_best_step_that_is_missing_or_damaged_is_not_the_last_one(best: int, tmp_path: Path) -> None:
+    saved_run(tmp_path, best=best)
+    (checkpoint.folder_of(tmp_path, 2) / "model" / "weights").write_text("spoilt")
+    with pytest.raises(ValueError, match=rf"did best at step {best}, but .*(missing|damaged); delete"):
+        openrs.keep_best(tmp_path)
+    assert (tmp_path / "model" / "weights").read_text() == "step 3"
+    assert (tmp_path / "checkpoints").is_dir()  # nothing is thrown away
 
 
 def test_keeping_the_best_step_can_be_stopped_and_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,12 +437,12 @@ def test_keeping_the_best_step_can_be_stopped_and_done_again(tmp_path: Path, mon
         ({"data": "train"}, "train needs a file that exists"),
         ({"data": "train=nowhere.jsonl"}, "got 'nowhere.jsonl'"),
         ({"data": f"minerva={__file__}", "benchmarks": "aime24"}, "leaves minerva out"),
-        ({"presets": "grpo+kl_coef=0.1"}, "which --betas does"),
+        ({"presets": "grpo+kl_coef=0.1"}, "use --betas"),
         ({"presets": "grop"}, "unknown preset 'grop'"),
         ({"recipe": "r1", "data.source": "x"}, "has no effect"),
         ({"objective.kl_coef": 0.1}, "has no effect"),
         ({"model.path": "x"}, "has no effect"),
-        ({"betas": "-1"}, "greater than or equal to 0"),
+        ({"betas": "-1"}, "must be at least 0"),
         ({"recipe": "quickstart", "eval.options": "{}", "eval.limit": None, "betas": 0}, "eval"),
     ],
 )

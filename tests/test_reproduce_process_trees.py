@@ -111,20 +111,21 @@ def test_every_step_of_a_live_run_has_the_trees_that_its_own_metrics_say(live: t
 
 def test_a_live_run_gives_tables_and_a_picture_and_keeps_what_training_said(live: tuple[Path, engine.Report]) -> None:
     folder, found = live
-    shares, training = found.tables
+    shares, training, paper = found.tables
     assert [row[:3] for row in shares.rows] == [
         *(("G2_seed0", "2", trivial) for trivial in ("flat", "no inner set", "no credit")),
         *(("G4_seed0", "4", trivial) for trivial in ("flat", "no inner set", "no credit")),
-        ("the paper", "6", "flat"),
-        ("the paper", "36", "flat"),
     ]
-    assert shares.rows[-2][3:] == ("12 of 6,700", "99.82 [99.69, 99.91]", "yes")
+    assert (
+        paper.header == shares.header == ("run", "G", "no tree if", "no tree", "% with a tree [95 %]", "against 99 %")
+    )
+    assert paper.rows[0] == ("paper", "6", "flat", "12 of 6,700", "99.82 [99.69, 99.91]", "above")
     assert [row[1] for row in training.rows] == ["1–2", "1–2"]
-    assert "**Groups whose prefix tree B(G) is trivial**" in (folder / "results.md").read_text()
+    assert "**How many groups are a tree**" in (folder / "results.md").read_text()
     assert "step 2  reward" in (folder / "runs" / "G4_seed0.log").read_text()
     if found.figure is not None:
         assert [axes.get_title("left") for axes in found.figure.axes] == [
-            "Path depth",
+            "Inner depth",
             "Intermediate proportion",
             "Training reward",
         ]
@@ -134,9 +135,11 @@ def test_a_live_run_gives_tables_and_a_picture_and_keeps_what_training_said(live
 def test_a_recorded_folder_its_file_and_the_live_run_say_the_same(live: tuple[Path, engine.Report]) -> None:
     folder, _ = live
     run = folder / "runs" / "G4_seed0"
-    options = ProcessTrees(runs=(str(run), str(run / "rollouts.jsonl"), str(run)))
+    options = ProcessTrees(runs=(str(run), str(run / "rollouts.jsonl")))
     whole, file = cells(options)
-    assert (whole, file) == ({"run": str(run)}, {"run": str(run / "rollouts.jsonl")})
+    size = (run / "rollouts.jsonl").stat().st_size
+    assert whole == {"run": str(run), "bytes": size}
+    assert file == {"run": str(run / "rollouts.jsonl"), "bytes": size}
     measured = [
         [{k: v for k, v in row.items() if k not in ("run", "seed")} for row in rows]
         for rows in (measure(options, whole, folder), measure(options, file, folder))
@@ -145,6 +148,27 @@ def test_a_recorded_folder_its_file_and_the_live_run_say_the_same(live: tuple[Pa
     assert [row["step"] for row in measured[0]] == [1, 2]
     tables = report(options, [*measure(options, whole, folder), *measure(options, file, folder)]).tables
     assert [row[0] for row in tables[1].rows] == ["G4_seed0", "rollouts.jsonl"]
+
+
+def test_a_run_that_has_grown_is_read_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "plain.jsonl", *answers("a", [("AB", 1.0), ("AC", 0.0)], step=1))
+    options = ProcessTrees(runs=(str(path),))
+    engine.run("process-trees", options, folder=tmp_path / "out")
+    text = path.read_text()
+    write(path, *text.splitlines(), *answers("b", [("AB", 1.0), ("CC", 0.0)], step=2))
+    shares, training, _ = engine.run("process-trees", options, folder=tmp_path / "out").tables
+    assert [row[3] for row in shares.rows] == ["1 of 2", "2 of 2", "2 of 2"]
+    assert training.rows[0][1] == "1–2"
+
+
+def test_without_steps_there_is_no_course_to_draw(tmp_path: Path) -> None:
+    path = write(tmp_path / "plain.jsonl", *answers("a", EXAMPLE))
+    options = ProcessTrees(runs=(str(path),))
+    found = report(options, measure(options, cells(options)[0], tmp_path))
+    assert found.tables[1].rows == [("plain.jsonl", 'unknown (no key "step")', "1.17", "0.522", "0.42", "5.2")]
+    for axes in found.figure.axes:
+        assert all(not len(line.get_xdata()) for line in axes.lines if line.get_marker() != "None")
+        assert [text.get_text() for text in axes.texts] == ["one step: no course"]
 
 
 def test_the_paper_s_own_example_counted_by_hand(tmp_path: Path) -> None:
@@ -168,6 +192,7 @@ def test_the_paper_s_own_example_counted_by_hand(tmp_path: Path) -> None:
         "incomplete_groups": 0,
         "dropped_groups": 0,
         "unscored_groups": 0,
+        "damage": None,
     }
 
 
@@ -221,7 +246,8 @@ def test_damaged_lines_and_what_they_leave_behind_are_counted(live: tuple[Path, 
     assert (first["groups"], first["damaged_lines"], first["incomplete_groups"]) == (1, 2, 2)
     assert (second["groups"], second["damaged_lines"], second["incomplete_groups"]) == (2, 1, 1)
     table = report(ProcessTrees(runs=(str(run),)), [{"run": "x", "seed": None, **row} for row in (first, second)])
-    assert table.tables[1].note.endswith("Left out of x: 3 damaged lines, 3 incomplete groups.")
+    left_out = "Left out of x: 3 damaged lines, 3 incomplete groups; first damaged line: "
+    assert f"{left_out}{run / 'rollouts.jsonl'}:2: " in table.tables[1].note
 
 
 def test_filtered_groups_and_those_without_verdicts_are_left_out_by_name(tmp_path: Path) -> None:
@@ -238,7 +264,8 @@ def test_filtered_groups_and_those_without_verdicts_are_left_out_by_name(tmp_pat
 def test_a_file_without_any_group_to_use_says_why(tmp_path: Path) -> None:
     path = write(tmp_path / "plain.jsonl", "not json", *answers("c", [("AB", None), ("AC", 1.0)]))
     with pytest.raises(
-        ValueError, match="no whole group with two verdicts; left out: 1 damaged lines, 1 unscored groups"
+        ValueError,
+        match="no whole group with two verdicts; left out: 1 damaged line, 1 unscored group; first damaged line: ",
     ):
         step_rows(path)
     with pytest.raises(ValueError, match="there is no file"):
@@ -248,7 +275,7 @@ def test_a_file_without_any_group_to_use_says_why(tmp_path: Path) -> None:
 def test_groups_of_a_known_size_are_given_before_the_file_ends(live: tuple[Path, engine.Report]) -> None:
     path = live[0] / "runs" / "G4_seed0" / "rollouts.jsonl"
     left_out: Counter[tuple[int, str]] = Counter()
-    early = read_steps(path, 4, left_out)
+    early = read_steps(path, 4, left_out, {})
     step, group = next(early)
     assert (step, group.id, group.trajectories[-1].where) == (1, read_groups(path)[0].id, f"{path}:4")
     assert [g.id for _, g in early] == [g.id for g in read_groups(path)[1:]]
@@ -257,10 +284,10 @@ def test_groups_of_a_known_size_are_given_before_the_file_ends(live: tuple[Path,
 
 def test_the_exact_interval_has_the_closed_forms_at_its_ends() -> None:
     """With all of n the lower limit is .025^(1/n); with none the upper one is its complement (Clopper & Pearson)."""
-    assert share_of(1100, 1100) == (f"100 [{100 * 0.025 ** (1 / 1100):.2f}, 100]", "yes")
-    assert share_of(320, 320) == (f"100 [{100 * 0.025 ** (1 / 320):.2f}, 100]", "open")
-    assert share_of(0, 10) == (f"0 [0, {100 * (1 - 0.025**0.1):.2f}]", "no")
-    assert share_of(6688, 6700) == ("99.82 [99.69, 99.91]", "yes")
+    assert share_of(1100, 1100) == (f"100 [{100 * 0.025 ** (1 / 1100):.2f}, 100]", "above")
+    assert share_of(320, 320) == (f"100 [{100 * 0.025 ** (1 / 320):.2f}, 100]", "can't tell")
+    assert share_of(0, 10) == (f"0 [0, {100 * (1 - 0.025**0.1):.2f}]", "below")
+    assert share_of(6688, 6700) == ("99.82 [99.69, 99.91]", "above")
 
 
 def test_first_and_last_tenth_weigh_every_group_alike() -> None:
@@ -277,7 +304,7 @@ def test_runs_are_named_by_as_much_of_their_path_as_tells_them_apart() -> None:
 def test_bad_options_are_refused_before_anything_is_trained(place: Path) -> None:
     with pytest.raises(ValueError, match=r"rollout.group_size = 1"):
         cells(ProcessTrees(group_sizes=(4, 1), changes=changes(place)))
-    assert cells(ProcessTrees(group_sizes=(4, 4), seeds=2, changes=changes(place))) == [
+    assert cells(ProcessTrees(group_sizes=(4,), seeds=2, changes=changes(place))) == [
         {"group_size": 4, "seed": 0},
         {"group_size": 4, "seed": 1},
     ]

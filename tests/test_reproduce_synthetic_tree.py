@@ -209,7 +209,6 @@ def test_cells_are_unique_and_paired_by_seed() -> None:
     options = SyntheticTree()
     assert len(found) == options.seeds * len(options.rates) * 2 * 3 * len(options.methods)
     assert len({tuple(cell.values()) for cell in found}) == len(found)
-    assert len(cells(small(rates=("sgd:0.1", "sgd:0.1")))) == 4
 
 
 @pytest.mark.parametrize(
@@ -239,33 +238,37 @@ def hand_made(options: SyntheticTree, shares: Mapping[tuple[str, str], Sequence[
 
 
 def test_the_tables_are_the_means_and_t_intervals_of_their_rows() -> None:
-    options = small(seeds=4, rates=("sgd:0.1", "sgd:1"), steps=50)
+    options = small(seeds=6, rates=("sgd:0.1", "sgd:1"), steps=50)
     shares = {
-        ("sgd:0.1", "grpo"): (0.0, 0.0, 1.0, 1.0),
-        ("sgd:0.1", "lambda_grpo"): (1.0, 0.0, 1.0, 0.8),
-        ("sgd:1", "grpo"): (0.0, 0.0, 0.0, 0.0),
-        ("sgd:1", "lambda_grpo"): (0.2, 0.4, 0.2, 0.4),
+        ("sgd:0.1", "grpo"): (0.0, 0.0, 0.0, 1.0, 1.0, 1.0),
+        ("sgd:0.1", "lambda_grpo"): (1.0, 0.0, 0.0, 1.0, 1.0, 0.8),
+        ("sgd:1", "grpo"): (0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        ("sgd:1", "lambda_grpo"): (0.2, 0.4, 0.2, 0.4, 0.2, 0.4),
     }
     slow, fast, seeds, rates = report(options, hand_made(options, shares)).tables
-    assert slow.header[2:6] == ("paper: GRPO", "paper: λ-GRPO", "GRPO", "λ-GRPO")
-    # t(0.975, 3) = 3.18245; 0, 0, 1, 1: std .57735, half-width .91870; differences 1, 0, 0, −.2: mean .2,
-    # std .54160, half-width .86180; 1, 0, 1, .8: mean .7, std .47610, half-width .75758.
-    row = ("1", "−1", "0.0000", "0.7535", "0.50 [−0.42, 1.42]", "0.70 [−0.06, 1.46]", "+0.20 [−0.66, +1.06]", "1 : 1")
-    assert slow.rows == [row]
-    # .2, .4, .2, .4: mean .3, std .11547, half-width .18374.
-    assert fast.rows[0][4:] == ("0.00 [0.00, 0.00]", "0.30 [0.12, 0.48]", "+0.30 [+0.12, +0.48]", "4 : 0")
-    assert seeds.rows[0] == ("sgd:0.1", "1", "−1", "2 · 2 · 0 (0.85)", "3 · 1 · 0 (0.91)")
-    assert [row[0] for row in rates.rows] == ["sgd:0.1", "sgd:1"]
-    assert rates.rows[1][1:3] == ("0.00 [0.00, 0.00]", "0.30 [0.12, 0.48]")
+    papers = ("paper: GRPO", "paper: λ-GRPO")
+    assert slow.header == ("n", "r_neg", *papers, "GRPO", "λ-GRPO", "λ-GRPO − GRPO", "p")
+    # t(0.975, 5) = 2.57058, over √6 1.04944; standard deviations .54772, .49666 and of the differences .43205.
+    # .5 ± .575 and .633 ± .521 are cut at what a share can be. Signs: ±1 ± .2 is never closer to 0 than 1 − .2.
+    found = ("0.50 [0.00, 1.00]", "0.63 [0.11, 1.00]", "+0.13 [−0.32, +0.59]", "1")
+    assert slow.rows == [("1", "−1", "0.0000", "0.7535", *found)]
+    # .3 ± 1.04944 · .10954; all six above 0: p = 2/64.
+    constant = ("0.00 (all equal)", "0.30 [0.19, 0.41]", "+0.30 [+0.19, +0.41]", "0.031")
+    assert fast.rows[0][4:] == constant
+    assert seeds.rows[0] == ("sgd:0.1", "1", "−1", "3 · 3 · 0 (0.85)", "4 · 2 · 0 (0.89)")
+    assert rates.rows == [("sgd:0.1", *found), ("sgd:1", *constant)]
+    assert "6 seeds can't give less than 0.031" in rates.note
+    assert (slow.note, "cut where a share ends" in fast.note) == ("", True)
 
 
-def test_a_seed_counts_once_however_many_trees_its_mean_is_over() -> None:
-    options = small(seeds=3, rates=("sgd:0.1", "sgd:1"), shared=(1, 2), methods=("tempo",))
+def test_a_seed_counts_once_however_many_trees_and_few_seeds_are_shown_one_by_one() -> None:
+    options = small(seeds=3, rates=("sgd:0.1", "sgd:1"), shared=(1, 2), methods=("tempo",), steps=50)
     shares = {(rate, "tempo"): (0.0, 0.5, 1.0) for rate in options.rates}
-    *_, rates = report(options, hand_made(options, shares)).tables
-    # t(0.975, 2) = 4.30265, std .5, three seeds: half-width 1.24207, whatever the number of trees.
-    assert rates.rows[0] == ("sgd:0.1", "0.50 [−0.74, 1.74]")
+    trees, *_, rates = report(options, hand_made(options, shares)).tables
+    assert trees.rows[-1] == ("all", "", "0.0244", "0.5574", "0.50 (0.00, 0.50, 1.00)")
+    assert rates.rows[0] == ("sgd:0.1", "0.50 (0.00, 0.50, 1.00)")
     assert rates.header == ("rate", "TEMPO")
+    assert rates.note.startswith("Mean (single seeds) over 3 seeds")
 
 
 def test_the_papers_table_stands_as_it_was_printed() -> None:
@@ -280,17 +283,23 @@ def test_the_papers_table_stands_as_it_was_printed() -> None:
 )
 def test_the_picture_shows_a_sweep_for_each_optimizer_or_else_the_course(rates: tuple[str, ...], panels: int) -> None:
     pytest.importorskip("matplotlib")
-    options = small(seeds=3, rates=rates)
+    options = small(seeds=3, rates=rates, steps=50)
     figure = report(options, hand_made(options, {(r, m): (0, 0.5, 1) for r in rates for m in options.methods})).figure
     assert figure is not None
     assert len(figure.axes) == panels
     assert figure.axes[1].get_xlabel() == ("step" if len(rates) == 1 else "learning rate of SGD")
     lines = [line for line in figure.axes[1].get_lines() if len(line.get_xdata()) > 1]
     assert [line.get_ydata().tolist() for line in lines] == [[0.25, 0.5] if len(rates) == 1 else [0.5, 0.5]] * 2
+    if len(rates) == 1:
+        assert [line.get_xdata().tolist() for line in lines] == [[13.0, 38.0]] * 2  # of steps 1–25 and 26–50
+        assert figure.axes[1].get_xlim()[0] == 0
 
 
-def test_a_seed_is_not_won_by_a_rounding_of_the_share() -> None:
-    options = small(seeds=3)
-    rate = options.rates[0]
-    shares = {(rate, "grpo"): (0.998, 0.4, 0.9), (rate, "lambda_grpo"): (0.999, 0.5, 0.1)}
-    assert report(options, hand_made(options, shares)).tables[0].rows[0][-1] == "1 : 1"
+def test_no_bar_leaves_the_picture() -> None:
+    pytest.importorskip("matplotlib")
+    options = small(seeds=6, rates=("sgd:0.1", "sgd:1"), steps=50)
+    shares = {(rate, method): (0, 0, 0, 1, 1, 1) for rate in options.rates for method in options.methods}
+    figure = report(options, hand_made(options, shares)).figure
+    bars = [path for axes in figure.axes for bar in axes.collections for path in bar.get_paths()]
+    assert len(bars) == 2 + 4
+    assert all(path.vertices[:, 1].tolist() == [0.0, 1.0] for path in bars)

@@ -483,7 +483,7 @@ def test_t04_what_the_template_opened_belongs_to_the_reply() -> None:
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[MathVerifier]:
-    made = MathVerifier(deadline=5.0)
+    made = MathVerifier(deadline=60.0)  # a busy machine is not an error here
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""The command line: `treewise train | inspect | explain | reproduce`."""
+"""The command line: `treewise train | inspect | explain | verify | reproduce`."""
 
 from __future__ import annotations
 
@@ -81,6 +81,14 @@ def _explain(arguments: argparse.Namespace, overrides: Overrides) -> int:
     return 0
 
 
+def _verify(arguments: argparse.Namespace, overrides: Overrides) -> int:
+    if overrides:
+        raise ValueError(f"verify takes no recipe options; leave out --{next(iter(overrides))}")
+    from treewise.verify import verify_command
+
+    return verify_command(arguments.file, as_json=arguments.json)
+
+
 def _reproduce(arguments: argparse.Namespace, overrides: Overrides) -> int:
     from treewise.reproduce.engine import run
     from treewise.reproduce.options import make_options
@@ -93,19 +101,22 @@ def _reproduce(arguments: argparse.Namespace, overrides: Overrides) -> int:
     return 0
 
 
-def _experiment_help() -> str:
+def _experiment_help(words: Sequence[str]) -> str:
+    """Of the experiment that is named, or of all."""
     from treewise.reproduce.options import EXPERIMENTS
 
+    named = {name: kind for name, kind in EXPERIMENTS.items() if name in words}
     lines = ["options of the experiments (a list is written with commas):"]
-    for name, kind in EXPERIMENTS.items():
+    for name, kind in (named or EXPERIMENTS).items():
         lines.append(f"\n{name}: {str(kind.__doc__).splitlines()[0]}")
         for field, entry in kind.model_fields.items():
             if field not in ("changes", "runs"):
                 default = ",".join(map(str, entry.default)) if isinstance(entry.default, tuple) else entry.default
-                lines.append(f"  --{field.replace('_', '-')}  {entry.description} (default {default})")
+                shown = "" if default in (None, "") else f" (default {default})"
+                lines.append(f"  --{field.replace('_', '-')}  {entry.description}{shown}")
         if "changes" in kind.model_fields:
             lines.append("  --section.field value  any option of `treewise train`")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(["\nall experiments: treewise reproduce --help"] if named else [])])
 
 
 def _option_help() -> str:
@@ -120,7 +131,7 @@ def _option_help() -> str:
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="treewise", description="Post-train language models with GRPO and λ-GRPO on the prefix tree."
     )
@@ -160,13 +171,23 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="print JSON")
     explain.set_defaults(run=_explain)
 
+    verify = commands.add_parser(
+        "verify",
+        help="score recorded answers to mathematical problems, without a model",
+        description="The exit code is 1 if a row could not be read; the others are judged all the same.",
+        allow_abbrev=False,
+    )
+    verify.add_argument("file", help='JSONL, one answer a line: {"gold", "answer", …}; answer is the whole reply')
+    verify.add_argument("--json", action="store_true", help="print each row with its verdict and cause")
+    verify.set_defaults(run=_verify)
+
     from treewise.reproduce.options import EXPERIMENTS
 
     reproduce = commands.add_parser(
         "reproduce",
         help="the claims of the paper, measured",
         description="Measure what arXiv 2509.21154 claims. A command that was stopped goes on where it was.",
-        epilog=_experiment_help(),
+        epilog=_experiment_help(words),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -197,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors that the person can mend are one line on stderr and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     own, recipe = _split(arguments)
-    parsed = _parser().parse_args(own)
+    parsed = _parser(own).parse_args(own)
     parsed.command_line = shlex.join(["treewise", *arguments])
     try:
         return int(parsed.run(parsed, parse_overrides(recipe)))
@@ -215,8 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 0
-    except KeyboardInterrupt:
-        print("treewise: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"treewise: {str(stopped) or 'stopped'}", file=sys.stderr)
         return 130
 
 

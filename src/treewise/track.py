@@ -50,18 +50,27 @@ def create_run_folder(output: str, name: str | None) -> Path:
     return run
 
 
-def git_commit() -> str | None:
-    """The commit of the working directory, with `-dirty` if files differ from it."""
+def git_commit(folder: Path = Path(__file__).parent) -> str | None:
+    """The commit that a folder is at, by default this package's own, with `-dirty` if files in it differ.
+
+    `None` without a repository that keeps files of the folder: one may lie around an installed package by chance.
+    """
+    command = ["git", "--no-optional-locks", "-C", str(folder)]
     try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
+        kept, status = (
+            subprocess.run([*command, *words], capture_output=True, text=True, errors="replace", timeout=10).stdout
+            for words in (
+                ["ls-files", "--", "."],
+                ["status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."],
+            )
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return result.stdout.strip() or None
+    commits = [line.split()[-1] for line in status.splitlines() if line.startswith("# branch.oid")]
+    if not kept or commits in ([], ["(initial)"]):
+        return None
+    changed = any(not line.startswith("#") for line in status.splitlines())
+    return commits[0] + ("-dirty" if changed else "")
 
 
 def versions() -> dict[str, Any]:
@@ -78,6 +87,7 @@ def versions() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": packages,
         "commit": git_commit(),
+        "directory_commit": git_commit(Path()),
         "platform": platform.platform(),
         "processor": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),

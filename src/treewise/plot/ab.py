@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,22 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP"
-LINES = ("-", "--", "-.", ":")
+LINES = ("-", "--", "-.")
 LARGEST_RATIO = 2.5  # beyond it a ratio is drawn at the edge
 
 
-def draw(
-    curves: Mapping[str, Mapping[int, Any]],
-    pairs: Mapping[str, Mapping[str, FloatArray]],
-    *,
-    window: int,
-    score: str,
-) -> Figure:
+def draw(arms: Mapping[str, Sequence[Any]], ratios: Mapping[str, FloatArray], window: int, score: str) -> Figure:
     """Draw an `ab` experiment.
 
     Args:
-        curves: preset → seed → curve with `score[n]` and `cost["step"][n]`; the first preset is the baseline.
-        pairs: preset → cost → ratio of every pair of runs, ∞ where the peak is never reached.
+        arms: name → runs, each with `score[n]` and `cost["step"][n]`: the baseline's, its own on other seeds, and those
+            of every preset that is compared with it.
+        ratios: preset → [pairs] steps to the peak of the baseline's run, over that run's; ∞ where it is never reached.
         window: evaluations of the running mean.
         score: name of the held-out score.
     """
@@ -44,14 +39,11 @@ def draw(
             figure,
             0.045,
             f"Held-out {printable(score)}",
-            "bold: mean over seeds · band: its 95 % interval · thin: runs",
+            "bold: mean over seeds · thin: runs · dotted: the baseline on other seeds (A/A)",
         )
         left = figure.add_axes((0.045, 0.1, 0.44, 0.745))
-        for number, (preset, runs) in enumerate(curves.items()):
-            _draw_curves(left, preset, list(runs.values()), number)
-        every = np.concatenate([run.score for runs in curves.values() for run in runs.values()])
-        room = 0.05 * max(float(np.ptp(every)), 1e-3)
-        left.set_ylim(every.min() - room, every.max() + room)  # a band of few seeds can be far wider than what was seen
+        for number, (name, runs) in enumerate(arms.items()):
+            _draw_arm(left, name, runs, number)
         label_steps(left)
         legend(left, loc="lower right")
         heading(
@@ -62,26 +54,25 @@ def draw(
             f"peak of {'the mean of ' + str(window) if window > 1 else 'single'} evaluations",
         )
         right = figure.add_axes((0.54, 0.1, 0.445, 0.715))
-        _draw_ratios(right, {preset: found["step"] for preset, found in pairs.items()})
+        _draw_ratios(right, ratios)
     return figure
 
 
-def _draw_curves(axes: Axes, preset: str, runs: list[Any], number: int) -> None:
-    from treewise.statistics import interval
-
-    colour, steps = COLOURS[number % len(COLOURS)], runs[0].cost["step"]
+def _draw_arm(axes: Axes, name: str, runs: Sequence[Any], number: int) -> None:
+    again = number == 1  # the baseline's other seeds
+    look = max(0, number - 1)
+    colour, steps = COLOURS[look % len(COLOURS)], runs[0].cost["step"]
     values = np.array([run.score for run in runs])
-    mean, low, high = np.array([interval(column) for column in values.T]).T
-    axes.plot(steps, values.T, color=colour, linewidth=0.7, alpha=0.35)
-    axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    mean = values.mean(axis=0)
+    axes.plot(steps, values.T, ":" if again else "-", color=colour, linewidth=0.7, alpha=0.35)
     axes.plot(
         steps,
         mean,
-        LINES[number % len(LINES)],
+        ":" if again else LINES[look % len(LINES)],
         color=colour,
-        linewidth=2.6,
-        marker=MARKERS[number % len(MARKERS)],
-        label=f"{printable(preset)}: {mean[0]:.2f} → {mean[-1]:.2f} ({len(runs)} runs)",
+        linewidth=1.4 if again else 2.6,
+        marker="" if again else MARKERS[look % len(MARKERS)],
+        label=f"{printable(name)}: {mean[0]:.2f} → {mean[-1]:.2f} ({len(runs)} seeds)",
     )
 
 

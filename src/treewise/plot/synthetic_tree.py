@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from treewise.statistics import Estimate
 
+BAR = "dot: mean over seeds · bar: 95 % t interval, cut at 0 and 1; none for few seeds, or equal ones"
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 LOOKS = tuple(zip("sD^vPXo", ("--", ":", "-.", ":", "-.", "--", "-"), strict=True))  # marker and line of a method
 
@@ -46,7 +47,7 @@ def draw_synthetic_tree(
     shares: Mapping[str, Sequence[Estimate]],
     paper: Mapping[str, Sequence[float | None]],
     sweeps: Mapping[str, Mapping[str, Sequence[tuple[float, Estimate]]]],
-    curves: Mapping[str, Sequence[tuple[int, float]]],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
     *,
     rate: str,
     note: str,
@@ -72,25 +73,30 @@ def draw_synthetic_tree(
         figure = new_figure(16, 8)
         optimizer, _, number = rate.partition(":")
         title = f"Who finds the target? {OPTIMIZERS.get(optimizer, optimizer)} at {number}"
-        heading(figure, 0.045, title, f"dot: mean over seeds, with its 95 % t interval\n{note}")
+        heading(figure, 0.045, title, f"{BAR}\n{note}")
         left = figure.add_axes((0.045, 0.18, 0.5, 0.65))
         _draw_trees(left, labels, shares, paper, looks)
         if sweeps:
-            text = "mean over all trees; band: 95 % t interval over seeds, of GRPO and λ-GRPO"
-            heading(figure, 0.585, "… and at which learning rate?", text)
+            heading(figure, 0.585, "… and at which learning rate?", "mean over all trees; bars for GRPO and λ-GRPO")
             width = (0.4 - 0.03 * (len(sweeps) - 1)) / len(sweeps)
             for place, (name, methods) in enumerate(sweeps.items()):
                 axes = figure.add_axes((0.585 + place * (width + 0.03), 0.18, width, 0.65))
                 _draw_sweep(axes, methods, looks)
                 axes.set_xlabel(f"learning rate of {OPTIMIZERS.get(name, name)}")
         else:
-            heading(figure, 0.585, "… and when?", "mean over all trees and seeds")
+            heading(
+                figure,
+                0.585,
+                "… and when?",
+                "mean over all trees, seeds and 25 steps around each mark",
+            )
             axes = figure.add_axes((0.585, 0.18, 0.4, 0.65))
             for method, points in curves.items():
                 colour, marker, line = looks[method]
                 steps, values = zip(*points, strict=True)
                 axes.plot(steps, values, line, color=colour, marker=marker, linewidth=2, markersize=6)
             axes.set_ylim(-0.03, 1.03)
+            axes.set_xlim(left=0)
             axes.set_xlabel("step")
         handles = [
             left.plot([], [], line, color=colour, marker=marker, markersize=8, linewidth=2, label=method)[0]
@@ -149,9 +155,11 @@ def _draw_sweep(axes: Axes, methods: Mapping[str, Sequence[tuple[float, Estimate
         colour, marker, line = looks[method]
         mean, low, high = np.array([estimate for _, estimate in points]).T
         bold = method in ("GRPO", "λ-GRPO")
+        places = np.array(rates) * {"GRPO": 0.97, "λ-GRPO": 1.03}.get(method, 1.0)  # so that no bar hides another
         if bold:
-            axes.fill_between(rates, low, high, color=colour, alpha=0.13, linewidth=0)
-        axes.plot(rates, mean, line, color=colour, marker=marker, linewidth=2.6 if bold else 1.6, markersize=7)
+            ends = np.nan_to_num([mean - low, high - mean])
+            axes.errorbar(places, mean, yerr=ends, fmt="none", ecolor=colour, elinewidth=1.6)
+        axes.plot(places, mean, line, color=colour, marker=marker, linewidth=2.6 if bold else 1.6, markersize=7)
     axes.set_xscale("log")
     axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes.minorticks_off()

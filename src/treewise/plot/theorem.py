@@ -74,7 +74,7 @@ def _draw(axes: Axes, lines: Sequence[Line]) -> None:
             centres = [np.median(np.maximum(values, LOWEST)) for values in (line.without, line.values)]
             axes.plot(centres, [place, place], color=MUTED, linewidth=1.2, linestyle=":", zorder=1)
             _range(axes, place, line.without, BETTER, "o", "white")
-            axes.text(max(line.values) * 1.8, place, f"{centres[1]:.1g}", va="center", size=11, color=WORSE)
+            axes.text(max(line.values) * 1.8, place, f"{centres[1]:.2g}", va="center", size=11, color=WORSE)
             axes.text(1e-8, place - 0.14, line.why, ha="center", va="bottom", size=9.5, color=MUTED, parse_math=False)
         held = line.without is None
         _range(axes, place, line.values, BETTER if held else WORSE, "o" if held else "D", BETTER if held else WORSE)

@@ -4,30 +4,31 @@
     baseline        ●─────●─────●─────●─────●───┼───●─────●─────●─────●─────●    A/A: every pair of these
     λ-GRPO          ○     ○     ○     ○     ○   │                                A/B: every ● with every ○
 
+The answer is the first line: by how much the mean score over training differs, seed by seed.
+
 "Half the steps to the baseline's peak" is a statement about the largest point of a noisy curve, so it favours whoever
-is compared with it; what luck alone does, the A/A pairs tell. What should be looked at first is the mean score over
-training. Presets, evaluations, smoothing and score are written down (settings.json) before the first run.
+is compared with it; what luck alone does, the A/A pairs tell. Presets, evaluations, smoothing and score are written
+down (settings.json) before the first run.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from treewise.config import Recipe
 from treewise.plot.ab import draw
 from treewise.recipe import load_recipe
-from treewise.reproduce.compare import Curve, Relabelled, peak, ratios, relabelled, sooner
+from treewise.reproduce.compare import Curve, PermutationTest, peak, permutation_test, ratios, sooner
 from treewise.reproduce.engine import Report, Row, Table
-from treewise.reproduce.options import AB
+from treewise.reproduce.options import AB, preset_changes
 from treewise.reproduce.pool import Cell
-from treewise.reproduce.training import preset_changes, run_training
+from treewise.reproduce.training import run_training
 from treewise.reward.load import load_reward
-from treewise.statistics import difference, interval, paired
+from treewise.statistics import FEWEST, ROUNDING, counted, shown, sign_flips, smallest_p, visible
 from treewise.track import read_lines
 from treewise.types import FloatArray
 
@@ -81,65 +82,68 @@ def measure(options: AB, cell: Cell, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def curves_of(rows: Sequence[Row]) -> dict[str, dict[int, Curve]]:
-    """Preset → seed → curve."""
-    found: dict[str, dict[int, Curve]] = {}
-    for (preset, seed), group in itertools.groupby(rows, key=lambda row: (row["preset"], row["seed"])):
-        own = list(group)
-        cost = {name: np.array([float(row[name]) for row in own]) for name in COSTS}
-        found.setdefault(preset, {})[seed] = Curve(np.array([float(row["score"]) for row in own]), cost)
-    return found
+class Arm(NamedTuple):
+    """Runs that are looked at together: a preset's, or the baseline's on other seeds."""
+
+    name: str
+    seeds: range
+    runs: list[Curve]
+
+
+class Pairs(NamedTuple):
+    """A preset's runs against all of the baseline's: cost → [pairs] ratios, and the test of those of the steps."""
+
+    ratios: dict[str, FloatArray]
+    test: PermutationTest | None
+
+
+def arms_of(options: AB, rows: Sequence[Row]) -> list[Arm]:
+    """The baseline, the baseline on other seeds (A/A), and what is compared with it."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["preset"], row["seed"]), []).append(row)
+    curves = {run: Curve(_column(own, "score"), {c: _column(own, c) for c in COSTS}) for run, own in found.items()}
+    baseline, *others = options.presets
+    paired, again = range(options.seeds), range(options.seeds, 2 * options.seeds)
+    chosen = [(baseline, baseline, paired), (f"{baseline} (A/A)", baseline, again)]
+    chosen += [(preset, preset, paired) for preset in others]
+    return [Arm(name, seeds, [curves[preset, seed] for seed in seeds]) for name, preset, seeds in chosen]
+
+
+def _column(rows: Sequence[Row], name: str) -> FloatArray:
+    return np.array([float(row[name]) for row in rows])
 
 
 def report(options: AB, rows: Sequence[Row]) -> Report:
-    """What each preset reached, what it differs by, and how soon it reached the baseline's peak."""
-    curves, problems = curves_of(rows), sorted({row["problems"] for row in rows})
+    """Whether a preset differs from the baseline, what each reached, and how soon it was at the baseline's peak."""
+    arms = arms_of(options, rows)
+    pairs = pairs_of(options, arms)
+    problems = "–".join(f"{number:,}" for number in sorted({row["problems"] for row in rows}))
     tables = [
-        _reached(options, curves, f"{'–'.join(map(str, problems))} held-out problems, score `{options.score}`."),
-        _differences(options, curves),
-        _sooner(options, curves),
+        _differences(arms),
+        _reached(options, arms, f"{problems} held-out problems, score `{options.score}`."),
+        _sooner(options, arms, pairs),
     ]
-    return Report(tables, draw(curves, pairs_of(options, curves), window=options.smoothing, score=options.score))
+    steps = {preset: found.ratios["step"] for preset, found in pairs.items()}
+    return Report(tables, draw({arm.name: arm.runs for arm in arms}, steps, options.smoothing, options.score))
 
 
-def pairs_of(options: AB, curves: Mapping[str, Mapping[int, Curve]]) -> dict[str, dict[str, FloatArray]]:
-    """Preset → cost → ratios of all its pairs with a baseline's run; for the baseline, with its own other seeds."""
-    baseline = options.presets[0]
-    found = {}
-    for preset in options.presets:
-        own = [
-            ratios(reference, curve, window=options.smoothing)
-            for seed, curve in curves[preset].items()
-            for other, reference in curves[baseline].items()
-            if preset != baseline or seed != other
-        ]
-        found[preset] = {cost: np.array([ratio[cost] for ratio in own]) for cost in COSTS}
-    return found
-
-
-def _reached(options: AB, curves: Mapping[str, Mapping[int, Curve]], note: str) -> Table:
-    lines: list[tuple[str, ...]] = []
-    for preset in options.presets:
-        runs = list(curves[preset].values())
-        peaks = [peak(curve, options.smoothing) for curve in runs]
-        cells = [
-            interval(np.array([curve.score[0] for curve in runs]))[:1],
-            interval(np.array([curve.score[-1] for curve in runs])),
-            interval(np.array([height for _, height in peaks])),
-            interval(np.array([over_training(curve) for curve in runs])),
-        ]
-        steps = [curve.cost["step"][at] for curve, (at, _) in zip(runs, peaks, strict=True)]
-        last = [at == len(curve.score) - 1 for curve, (at, _) in zip(runs, peaks, strict=True)]
-        shown = (*(_shown(*cell) for cell in cells), f"{np.median(steps):.0f}", _share(last))
-        lines.append((preset, str(len(runs)), *shown))
-    return Table(
-        "What was reached",
-        ("preset", "runs", "before", "after", "peak", "mean over training", "peak at step", "at the end"),
-        lines,
-        f"{note} Mean [95 % t interval] over training seeds: on these problems, with this recipe's learning rate. Peak "
-        f"of the centred mean of {options.smoothing} evaluations, at the median step; at the end: share of runs whose "
-        "peak is their last evaluation.",
-    )
+def pairs_of(options: AB, arms: Sequence[Arm]) -> dict[str, Pairs]:
+    """Preset → its pairs; for the baseline every pair of different runs of its own."""
+    runs = [run for arm in arms for run in arm.runs]
+    every = [[ratios(reference, run, window=options.smoothing) for run in runs] for reference in runs]
+    found = {cost: np.array([[pair[cost] for pair in row] for row in every]) for cost in COSTS}
+    own, baseline = options.seeds, 2 * options.seeds  # runs, of which the baseline's come first
+    different = ~np.eye(baseline, dtype=bool)
+    pairs = {
+        options.presets[0]: Pairs({c: matrix[:baseline, :baseline][different] for c, matrix in found.items()}, None)
+    }
+    for number, preset in enumerate(options.presets[1:]):
+        columns = np.arange(own) + baseline + number * own
+        both = np.append(np.arange(baseline), columns)
+        test = permutation_test(found["step"][np.ix_(both, both)], baseline)
+        pairs[preset] = Pairs({c: matrix[:baseline, columns].ravel() for c, matrix in found.items()}, test)
+    return pairs
 
 
 def over_training(curve: Curve) -> float:
@@ -147,79 +151,112 @@ def over_training(curve: Curve) -> float:
     return float(curve.score[1:].mean())
 
 
-def _differences(options: AB, curves: Mapping[str, Mapping[int, Curve]]) -> Table:
-    baseline, *others = options.presets
-    scores: tuple[tuple[str, Callable[[Curve], float]], ...] = (
-        ("mean over training", over_training),
-        ("after", lambda curve: float(curve.score[-1])),
-    )
+def _differences(arms: Sequence[Arm]) -> Table:
+    baseline, *others = arms
+    seeds = len(baseline.seeds)
     lines: list[tuple[str, ...]] = []
-    for name, score in scores:
-        values = {preset: {seed: score(curve) for seed, curve in runs.items()} for preset, runs in curves.items()}
-        first = np.array([values[baseline][seed] for seed in range(options.seeds)])
-        again = np.array([value for seed, value in values[baseline].items() if seed >= options.seeds])
-        lines.append((f"{baseline}, other seeds (A/A)", name, _shown(*difference(again, first), sign="+"), ""))
-        for preset in others:
-            found = paired(np.array([values[preset][seed] for seed in range(options.seeds)]) - first)
-            p = f"{found.p:.2g} (at least {found.smallest:.2g})"
-            lines.append((preset, name, _shown(*found.difference, sign="+"), p))
+    verdicts = []
+    for name, score in (("mean over training", over_training), ("after", lambda curve: float(curve.score[-1]))):
+        first = np.array([score(run) for run in baseline.runs])
+        for arm in others:
+            differences = np.array([score(run) for run in arm.runs]) - first
+            lines.append((arm.name, name, shown(differences, "+.3f"), f"{sign_flips(differences):.2g}"))
+            if score is over_training and arm.seeds == baseline.seeds:
+                verdicts.append(_verdict(f"{arm.name} − {baseline.name}, {name}", differences))
     return Table(
-        f"Difference to {baseline}",
-        ("preset", "score", "difference [95 %]", "p"),
+        " ".join(verdicts),
+        ("preset", "score", f"minus {baseline.name} " + ("(seed by seed)" if seeds < FEWEST else "[95 %]"), "p"),
         lines,
-        f"Paired over {options.seeds} seeds (same problems in the same order) with Student's interval; A/A by Welch's. "
-        "p: sign flips, two-sided, for each line by itself; in brackets the least that so many seeds can give.",
+        f"Seed by seed ({seeds} of them: same problems in the same order), with Student's interval where there are "
+        f"{FEWEST} seeds or more. A/A: what luck alone does, the baseline's other seeds minus its own, in their order. "
+        f"p: sign flips, two-sided, for each line by itself; so many seeds can't give less than "
+        f"{smallest_p(seeds):.2g}. Probably: four times in five, if seeds spread as they did here.",
     )
 
 
-def _sooner(options: AB, curves: Mapping[str, Mapping[int, Curve]]) -> Table:
-    baseline = options.presets[0]
-    pairs = pairs_of(options, curves)
-    lines: list[tuple[str, ...]] = []
-    for preset in options.presets:
-        step = pairs[preset]["step"]
-        known = step[~np.isnan(step)]
-        luck = ("", "")
-        if preset != baseline:
-            test = _test(options, curves, preset)
-            luck = (f"{test.low:.2f} to {test.high:.2f}", f"{test.p:.2g} (at least {test.smallest:.2g})")
-        lines.append(
-            (
-                f"{preset} (A/A)" if preset == baseline else preset,
-                str(len(known)),
-                _share(np.isfinite(known)),
-                _share(known <= 0.5),
-                f"{sooner(step):.2f}",
-                *luck,
-                *(_quantiles(pairs[preset][cost]) for cost in COSTS),
-            )
+def _verdict(what: str, differences: FloatArray) -> str:
+    """The sentence that answers whether a preset is better."""
+    number, p, limit = len(differences), sign_flips(differences), visible(differences)
+    text = f"{what}: {shown(differences, '+.3f')} over {counted(number, 'seed')}"
+    if number < FEWEST:
+        return (
+            f"{text}, which can't reach p < .05 (least: 2/2^{number} = {smallest_p(number):.4g}); use {FEWEST} or more."
         )
-    ends = [peak(curve, options.smoothing)[0] == len(curve.score) - 1 for curve in curves[baseline].values()]
+    if p < 0.05:
+        return f"{text}, p = {p:.2g}: {'higher' if differences.mean() > 0 else 'lower'}."
+    unseen = "" if np.isnan(limit) else f"; one larger than about {limit:.2g} would probably have been"
+    return f"{text}, p = {p:.2g}: no difference seen{unseen}."
+
+
+def _reached(options: AB, arms: Sequence[Arm], note: str) -> Table:
+    lines: list[tuple[str, ...]] = []
+    for arm in arms:
+        peaks = [peak(run, options.smoothing) for run in arm.runs]
+        columns = (
+            [run.score[0] for run in arm.runs],
+            [run.score[-1] for run in arm.runs],
+            [height for _, height in peaks],
+            [over_training(run) for run in arm.runs],
+        )
+        steps = [run.cost["step"][at] for run, (at, _) in zip(arm.runs, peaks, strict=True)]
+        last = [at == len(run.score) - 1 for run, (at, _) in zip(arm.runs, peaks, strict=True)]
+        seeds = f"{arm.seeds[0]}–{arm.seeds[-1]}"
+        lines.append((arm.name, seeds, *map(_span, columns), f"{np.median(steps):.0f}", _share(last)))
+    return Table(
+        "What was reached: mean (lowest … highest run)",
+        ("preset", "seeds", "before", "after", "peak", "mean over training", "peak at step", "peak is last"),
+        lines,
+        f"{note} Of these problems and this recipe only, its learning rate included. Peak: the highest centred mean "
+        f"of {counted(options.smoothing, 'evaluation')}, at the median step. Peak is last: share of runs best at "
+        "their end. A/A: the baseline on as many other seeds.",
+    )
+
+
+def _sooner(options: AB, arms: Sequence[Arm], pairs: Mapping[str, Pairs]) -> Table:
+    lines: list[tuple[str, ...]] = []
+    for preset, (found, test) in pairs.items():
+        known = found["step"][~np.isnan(found["step"])]
+        luck = (
+            (f"{test.low:.2f} to {test.high:.2f}", f"{test.p:.2g} (least: {test.smallest:.2g})") if test else ("", "")
+        )
+        shares = (_share(np.isfinite(known)), _share(known <= 0.5), f"{sooner(known):.2f}")
+        name = preset if test else f"{preset} (A/A)"
+        lines.append((name, str(len(known)), *shares, *luck, *(_quantiles(found[cost]) for cost in COSTS)))
+    ends = [peak(run, options.smoothing)[0] == len(run.score) - 1 for arm in arms[:2] for run in arm.runs]
     unfinished = (
         f" {_share(ends)} of the baseline's runs are best at their last evaluation: they had not peaked, so that a "
         "ratio above 1 could hardly be seen, and this says little about the way to a peak. Train longer."
     )
     return Table(
-        f"Steps to the peak of a run of {baseline}, over the steps of that run",
-        ("preset", "pairs", "reach it", "in half", "sooner", "by luck", "p", "steps", "tokens", "time"),
+        f"Steps to the peak of a run of {options.presets[0]}, over the steps of that run",
+        (
+            "preset",
+            "pairs",
+            "reach it",
+            "in half",
+            "sooner",
+            "labels at random",
+            "p",
+            "steps",
+            "tokens",
+            "time (--jobs 1)",
+        ),
         lines,
-        f"Every pair of {len(curves[baseline])} runs of the baseline with {options.seeds} of another preset. Pairs "
-        "share runs, so their number is no sample size; only p accounts for that. steps, sampled tokens, time: median "
-        "[10 %, 90 %] of the ratio, ∞ where the peak is never reached. sooner: share of ratios below 1, ties half. by "
-        "luck: 95 % of what it is when runs are dealt into the two roles at random; p: two-sided, from these deals, "
-        "and careful if runs of one seed are alike. time: of the training steps, as this machine ran them; only with "
-        f"--jobs 1 and nothing else running it says something.{unfinished if np.mean(ends) > UNFINISHED else ''}",
+        f"Every pair of {2 * options.seeds} runs of the baseline with {options.seeds} of another preset, without those "
+        "whose baseline was best before training. Pairs share runs, so their number is no sample size; only p accounts "
+        "for that. reach it, in half: share of pairs with a ratio of steps at all, and of ½ at most. sooner: share "
+        "below 1, ties half. labels at random: 95 % of what that is if it means nothing which runs are the baseline's; "
+        "p: two-sided, by these permutations, conservative where runs of one seed are alike. steps, sampled tokens, "
+        "time: median [10 %, 90 %] of the ratio, ∞ where the peak is never reached. time: of the training steps, as "
+        "this machine ran them; it only means something with --jobs 1 and nothing else running."
+        f"{unfinished if np.mean(ends) > UNFINISHED else ''}",
     )
 
 
-def _test(options: AB, curves: Mapping[str, Mapping[int, Curve]], preset: str) -> Relabelled:
-    runs = [*curves[options.presets[0]].values(), *curves[preset].values()]
-    matrix = np.array([[ratios(a, b, window=options.smoothing)["step"] for b in runs] for a in runs])
-    return relabelled(matrix, len(curves[options.presets[0]]))
-
-
-def _shown(mean: float, low: float = np.nan, high: float = np.nan, *, sign: str = "") -> str:
-    return f"{mean:{sign}.3f}" + ("" if np.isnan(low) else f" [{low:{sign}.3f}, {high:{sign}.3f}]")
+def _span(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    rest = f"({low:.3f} … {high:.3f})" if high - low > ROUNDING else "(all equal)"
+    return f"{np.mean(values):.3f} {rest}".replace("-", "−")
 
 
 def _share(values: Any) -> str:

@@ -11,18 +11,14 @@ later than they did. What a ratio means can only be told beside the ratios of th
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from treewise.types import FloatArray
-
-ROUNDING = 1e-12  # of a mean of shares: what is that high up to rounding is that high
-DEALS = 10_000  # ways of dealing runs into roles that are looked at; all of them where there are no more
+from treewise.statistics import RESAMPLES, ROUNDING
+from treewise.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +83,10 @@ def sooner(values: FloatArray) -> float:
     return float(((known < 1) + 0.5 * (known == 1)).mean()) if len(known) else math.nan
 
 
-class Relabelled(NamedTuple):
-    """What `sooner` is when runs are dealt into the two roles at random: 95 % of the deals lie in [low, high].
+class PermutationTest(NamedTuple):
+    """What `sooner` is if the labels meant nothing: [low, high] holds it in 95 % of the permutations of the runs.
 
-    `p` is two-sided: twice the share of deals at least as far out as the real one. `smallest` is the least it can be.
+    `p` is two-sided, and `smallest` the least that it can be.
     """
 
     low: float
@@ -99,33 +95,32 @@ class Relabelled(NamedTuple):
     smallest: float
 
 
-def relabelled(pairs: FloatArray, baselines: int) -> Relabelled:
-    """Permutation test of `sooner`.
+def permutation_test(pairs: FloatArray, baselines: int) -> PermutationTest:
+    """Whether `sooner` is what it would be if runs were labelled at random, which is the baseline's and which not.
 
     Args:
         pairs: [runs, runs] ratio of the column's run to the peak of the row's.
         baselines: so many of the first runs are the baseline's, the rest the other method's.
     """
-    real = sooner(pairs[:baselines, baselines:])
-    deals = np.array([sooner(pairs[np.ix_(rows, columns)]) for rows, columns in _deals(len(pairs), baselines)])
-    known = deals[~np.isnan(deals)]
-    smallest = 2 / len(deals)
-    if math.isnan(real):
-        return Relabelled(math.nan, math.nan, math.nan, smallest)
-    # A deal without any ratio counts as being as far out, on both sides.
-    beyond = [np.mean(np.isnan(deals) | side) for side in (deals >= real - ROUNDING, deals <= real + ROUNDING)]
+    from scipy import stats
+
+    def statistic(rows: IntArray, columns: IntArray) -> float:
+        return sooner(pairs[np.ix_(rows, columns)])
+
+    runs = np.arange(len(pairs))
+    found = stats.permutation_test(
+        (runs[:baselines], runs[baselines:]),
+        statistic,
+        vectorized=False,
+        n_resamples=RESAMPLES,
+        rng=np.random.default_rng(0),
+    )
+    drawn = found.null_distribution
+    smallest = 2 / (len(drawn) + (math.comb(len(pairs), baselines) > RESAMPLES))
+    known = drawn[~np.isnan(drawn)]
+    if math.isnan(found.statistic):
+        return PermutationTest(math.nan, math.nan, math.nan, smallest)
     low, high = np.quantile(known, [0.025, 0.975])
-    return Relabelled(float(low), float(high), min(1.0, 2 * float(min(beyond))), smallest)
-
-
-def _deals(runs: int, baselines: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Baselines and others, every way if there are not too many; the real one is among them."""
-    if math.comb(runs, baselines) <= DEALS:
-        for chosen in itertools.combinations(range(runs), baselines):
-            yield chosen, sorted(set(range(runs)) - set(chosen))
-        return
-    generator = np.random.default_rng(0)
-    yield range(baselines), range(baselines, runs)
-    for _ in range(DEALS - 1):
-        order = generator.permutation(runs).tolist()
-        yield order[:baselines], order[baselines:]
+    # A permutation without any ratio counts as being as far out, on both sides.
+    p = min(1.0, float(found.pvalue) + 2 * float(np.isnan(drawn).mean()))
+    return PermutationTest(float(low), float(high), p, smallest)

@@ -1,7 +1,7 @@
 """Runs an experiment: what is not measured yet is measured, then all of it is reported.
 
-FOLDER/settings.json    what was asked for, down to the resolved recipe: written first, and never changed
-FOLDER/cells.jsonl      one measured cell a line: {"cell", "rows", "seconds", "threads", "commit"}
+FOLDER/settings.json    what was asked for, down to the resolved recipe: written first; only its seeds may grow
+FOLDER/cells.jsonl      one measured cell a line: {"cell", "rows", "seconds", "threads", "version", "commit"}
 FOLDER/results.json     command, settings, versions, rows, tables      results.csv   the rows alone
 FOLDER/results.md       tables with command, commits and machine       figure.png, figure.svg
 
@@ -88,34 +88,37 @@ def run(name: str, options: Options, *, folder: Path, jobs: int = 1, command: st
     """Measure what is not there yet, then write and return the report.
 
     Args:
-        folder: where everything is written; one that is there already must have the same settings.
+        folder: where everything is written; one that is there already must have the same settings, or fewer seeds.
         jobs: cells that are measured at one time. They share the processor's threads.
         command: what the person typed, for the record.
 
     Raises:
-        ValueError: if the folder belongs to something else or is in use, or a cell can't be measured.
+        ValueError: if the folder belongs to something else or is in use.
         ModuleNotFoundError: without the packages of the extra `reproduce`.
     """
+    console = Console(highlight=False)
+    console.print(f"{name}: loading")
     for package in ("scipy", "matplotlib"):  # or hours would pass until they are missed
         importlib.import_module(package)
-    console = Console(highlight=False)
     study = experiment(name)
     cells = study.cells(options)
-    _claim(folder, name, options)
     with _alone(folder):
+        settings = _claim(folder, name, options)
         measured = _measured(folder)
         missing = [cell for cell in cells if _key(cell) not in measured]
         before = len(cells) - len(missing)
-        console.print(f"{name}: {len(cells)} cells, {before} measured before; folder {folder}", markup=False)
+        console.print(f"{name}: {options.plan(len(cells))}, {before} measured before; in {folder}", markup=False)
         if missing:
+            if options.trains:
+                console.print(f"progress of each: {folder}/runs/*.log", markup=False)
             measure = partial(_measure, name, options, folder)
             measure_all(measure, missing, folder / "cells.jsonl", jobs=jobs, console=console, done=before)
             measured = _measured(folder)
         lines = [measured[_key(cell)] for cell in cells]
         report = study.report(options, [row for line in lines for row in line["rows"]])
-        _write(folder, name, options, command, lines, report)
+        _write(folder, settings, command, lines, report)
     for table in report.tables:
-        _show(console, table)
+        show(console, table)
     console.print(f"results: {folder}/results.md, .json, .csv, figure.png, .svg", markup=False)
     return report
 
@@ -124,44 +127,67 @@ def _measure(name: str, options: Options, folder: Path, cell: Cell) -> list[dict
     return experiment(name).measure(options, cell, folder)
 
 
-def _claim(folder: Path, name: str, options: Options) -> None:
-    settings = {"experiment": name, **options.record()}
-    path = folder / "settings.json"
-    if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
-        if changed:
-            key = changed[0]
-            raise ValueError(
-                f"{folder} was made with {key} = {before.get(key)!r}, not {settings.get(key)!r}; "
-                "choose another --output, or give the same options to go on"
-            )
-        return
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty, and no experiment's folder; choose another --output")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"can't make the folder {folder}: {error.strerror}") from error
-    track.write_json(path, settings)
-
-
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two commands in one folder would train the same runs over each other. A killed one's lock is freed ."""
+    """Two commands in one folder would train the same runs over each other. A killed one's lock is freed.
+
+    Makes the folder, unless something else is in it.
+    """
     try:
-        import fcntl
-    except ImportError:  # not there on Windows
-        yield
-        return
-    with (folder / "lock").open("w") as file:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in folder.iterdir()}
+        if there - {"lock", ".settings.json.partial"} and "settings.json" not in there:
+            raise ValueError(f"{folder} is not empty, and no experiment's folder; choose another --output")
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise ValueError(f"can't write to the folder {folder}: {error.strerror}; choose another --output") from error
+    with lock:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # not there on Windows
+            pass
         except OSError:
             raise ValueError(
                 f"another command is measuring in {folder}; wait for it, or choose another --output"
             ) from None
         yield
+
+
+def _claim(folder: Path, name: str, options: Options) -> dict[str, Any]:
+    """Write down what is asked for, or compare it with what was; `seeds_before` are those that have grown since."""
+    settings: dict[str, Any] = {"experiment": name, **options.record()}
+    path = folder / "settings.json"
+    if path.is_file():
+        try:
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
+            history, seeds = before.pop("seeds_before", []), before.pop("seeds")
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"{path} is no experiment's settings; choose another --output") from None
+        if seeds < settings["seeds"]:
+            history = [*history, seeds]
+            seeds = settings["seeds"]
+        before["seeds"] = seeds
+        now, then = _flat(settings), _flat(before)
+        changed = sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key))
+        if changed:
+            key = changed[0]
+            raise ValueError(
+                f"{folder} was made with {key} = {then.get(key)!r}, not {now.get(key)!r}; choose another --output, or "
+                "give the same options to go on (only --seeds may grow)"
+            )
+        if history:
+            settings["seeds_before"] = history
+    track.write_json(path, settings)
+    return settings
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
 
 
 def _key(cell: Cell) -> str:
@@ -174,42 +200,36 @@ def _measured(folder: Path) -> dict[str, dict[str, Any]]:
     return {_key(line["cell"]): line for line in lines}
 
 
-def _show(console: Console, table: Table) -> None:
-    """The table; where it is too wide for the terminal, a line for each of its rows, with the names of the columns."""
+def show(console: Console, table: Table) -> None:
+    """The table as wide as it is, for its lines break alike where a terminal is narrower."""
     grid = RichTable(*(escape(name) for name in table.header), box=box.SIMPLE)
     for row in table.rows:
         grid.add_row(*(escape(cell) for cell in row))
     console.print(f"[bold]{escape(table.title)}[/]")
-    if Console(width=1000).measure(grid).maximum <= console.width:
-        console.print(grid)
-    else:
-        for first, *rest in table.rows:
-            cells = zip(table.header[1:], rest, strict=True)
-            shown = (f"[dim]{escape(name)}[/] {escape(cell)}" for name, cell in cells if cell)
-            console.print(f"[bold]{escape(table.header[0])} {escape(first)}[/]  " + " · ".join(shown))
-        console.print()
+    Console(width=Console(width=10_000).measure(grid).maximum, file=console.file).print(grid)
     if table.note:
         console.print(escape(table.note), style="dim")
     console.print()
 
 
 def _write(
-    folder: Path, name: str, options: Options, command: str, lines: Sequence[Mapping[str, Any]], report: Report
+    folder: Path, settings: Mapping[str, Any], command: str, lines: Sequence[Mapping[str, Any]], report: Report
 ) -> None:
     versions, rows = track.versions(), [row for line in lines for row in line["rows"]]
-    settings = {"experiment": name, **options.record()}
     content = {"command": command, "settings": settings, "versions": versions, "rows": rows}
     track.write_json(folder / "results.json", content | {"tables": [asdict(table) for table in report.tables]})
     with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
+    grown = settings.get("seeds_before")
     made = " · ".join(
         [
             f"`{command}`",
-            "commit " + ", ".join(dict.fromkeys(str(line["commit"]) for line in lines)),
+            *([f"begun with {grown[0]} seeds, but p-values take their number for fixed before"] if grown else []),
+            ", ".join(dict.fromkeys(_source(line) for line in lines)),
             f"{versions['cores']} cores ({versions['processor']})",
-            *(["cpu"] if options.device == "cpu" else [versions["device"]]),
+            *(["cpu"] if settings["device"] == "cpu" else [versions["device"]]),
             ", ".join(dict.fromkeys(f"threads a cell: {line['threads']}" for line in lines)),
             ", ".join(
                 [f"Python {versions['python']}"]
@@ -221,3 +241,9 @@ def _write(
     (folder / "results.md").write_text(text + "\n", encoding="utf-8")
     for suffix in ("png", "svg"):
         report.figure.savefig(folder / f"figure.{suffix}")
+
+
+def _source(line: Mapping[str, Any]) -> str:
+    """What has measured a cell: `treewise 0.1.0 (edf98b6-dirty)`, without a commit where it is installed."""
+    commit, dash, dirty = (line["commit"] or "").partition("-")
+    return f"treewise {line.get('version', '')}" + (f" ({commit[:7]}{dash}{dirty})" if commit else "")

@@ -27,9 +27,9 @@ from treewise.config import Recipe
 from treewise.recipe import load_recipe, nearest
 from treewise.reproduce.benchmarks import BENCHMARKS, evaluate
 from treewise.reproduce.openrs_report import report
-from treewise.reproduce.options import OpenRS
+from treewise.reproduce.options import OpenRS, preset_changes
 from treewise.reproduce.pool import Cell
-from treewise.reproduce.training import preset_changes, run_training
+from treewise.reproduce.training import run_training
 
 __all__ = ["cells", "measure", "report"]
 
@@ -83,10 +83,8 @@ def recipe_of(options: OpenRS, cell: Cell, output: Path) -> Recipe:
     if cell["preset"] is None:
         changes |= {"rollout.problems_per_step": 1, "train.minibatches": 1}  # any number of problems will do
         return load_recipe(options.recipe, changes)
-    preset = preset_changes(cell["preset"])
-    if "objective.kl_coef" in preset:
-        raise ValueError(f"the preset {cell['preset']} sets kl_coef, which --betas does")
-    changes |= {**preset, "objective.kl_coef": cell["beta"], "train.seed": cell["seed"]}
+    changes |= preset_changes(cell["preset"])
+    changes |= {"objective.kl_coef": cell["beta"], "train.seed": cell["seed"]}
     recipe = load_recipe(options.recipe, {**changes, "train.output": str(output), "train.name": name_of(cell)})
     if recipe.eval.source is None:
         raise ValueError(f"{options.recipe} has no validation problems to choose a step by; set --data validation=FILE")
@@ -97,7 +95,7 @@ def name_of(cell: Cell) -> str:
     """The name of a cell's folders."""
     if cell["preset"] is None:
         return f"{cell['model']}_base"
-    return f"{cell['model']}_beta{cell['beta']:g}_{cell['preset']}_{cell['seed']}"
+    return f"{cell['model']}_beta{cell['beta']:.15g}_{cell['preset']}_{cell['seed']}"
 
 
 def cells(options: OpenRS) -> list[dict[str, Any]]:
@@ -108,7 +106,7 @@ def cells(options: OpenRS) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"model": model, "beta": None, "preset": None, "seed": None} for model in models]
     for seed in range(options.seeds):
         for model in models:
-            for beta, preset in itertools.product(dict.fromkeys(options.betas), dict.fromkeys(options.presets)):
+            for beta, preset in itertools.product(options.betas, options.presets):
                 found.append({"model": model, "beta": beta, "preset": preset, "seed": seed})
     for cell in found:  # refuses now what would fail hours later
         recipe_of(options, cell, Path())
@@ -140,18 +138,24 @@ def measure(options: OpenRS, cell: Cell, folder: Path) -> list[dict[str, Any]]:
 def keep_best(run: Path) -> tuple[int, str]:
     """Put the weights of the best step by validation in the place of the run's model, and delete its checkpoints.
 
-    The last step stays where no checkpoint of a better one exists: none did better than the model before training.
-    Stopped at any moment, it can be called again.
+    The last step stays where none did better than the model before training. Stopped at any moment, it can be called
+    again.
 
     Returns:
         The step, and whether it was chosen as the `best` or as the `last`.
+
+    Raises:
+        ValueError: if the best step's checkpoint is damaged.
     """
     note = run / "evaluated.json"
     if not note.is_file():
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         step = (summary["best"] or {"step": 0})["step"]
-        there = step > 0 and checkpoint.fault(checkpoint.folder_of(run, step)) is None
-        chosen = {"step": step, "chosen": "best"} if there else {"step": summary["steps"], "chosen": "last"}
+        if step > 0 and (wrong := checkpoint.fault(checkpoint.folder_of(run, step))):
+            raise ValueError(
+                f"{run} did best at step {step}, but of that checkpoint {wrong}; delete {run} to train it again"
+            )
+        chosen = {"step": step, "chosen": "best"} if step > 0 else {"step": summary["steps"], "chosen": "last"}
         track.write_json(note, chosen)
     found = json.loads(note.read_text(encoding="utf-8"))
     weights = checkpoint.folder_of(run, found["step"]) / "model"

@@ -68,7 +68,7 @@ def method_of(row: Row) -> Method:
 def label(method: Method) -> str:
     """A method's name in tables and pictures."""
     beta, preset = method
-    return "before training" if preset is None else f"β = {beta:g}, {preset}"
+    return "before training" if preset is None else f"β = {beta:.15g}, {preset}"
 
 
 def _accuracies(options: OpenRS, model: str, results: Results, rows: Any) -> Table:

@@ -1,6 +1,6 @@
 """How much of a tree the groups of a training run are, over its steps (arXiv 2509.21154, §3.2).
 
-    B(G) of six answers            path depth: inner sets above an answer    intermediate proportion
+    B(G) of six answers            inner depth: sets above an answer         intermediate proportion
     root ┬ AB ─┬ CD                1                                         2/4
          │     └ EFHI              1                                         2/6
          ├ JKL ┬ M                 1                                         3/4
@@ -54,10 +54,9 @@ def rollouts_of(run: str) -> Path:
 def cells(options: ProcessTrees) -> list[dict[str, Any]]:
     """A recorded run each; or a training run for every group size and seed, seed by seed."""
     if options.runs:
-        for run in options.runs:
-            rollouts_of(run)
-        return [{"run": run} for run in dict.fromkeys(options.runs)]
-    pairs = [(size, seed) for seed in range(options.seeds) for size in dict.fromkeys(options.group_sizes)]
+        # With its size, so that a run that has grown since is read again.
+        return [{"run": run, "bytes": rollouts_of(run).stat().st_size} for run in options.runs]
+    pairs = [(size, seed) for seed in range(options.seeds) for size in options.group_sizes]
     for size, seed in pairs:  # refuses now what would fail hours later
         recipe_of(options, size, seed, Path())
     return [{"group_size": size, "seed": seed} for size, seed in pairs]
@@ -79,7 +78,7 @@ def report(options: ProcessTrees, rows: Sequence[Row]) -> Report:
         found[row["run"]].append(row)
     runs = dict(zip(short_names(list(found)), found.values(), strict=True))
     figure = draw(_curves(runs, by_run=bool(options.runs)))
-    return Report([_shares(runs), _training(runs)], figure)
+    return Report([_shares(runs), _training(runs), _papers()], figure)
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -106,37 +105,49 @@ def _curves(runs: Mapping[str, Sequence[Row]], *, by_run: bool) -> dict[str, lis
 
 
 def _shares(runs: Mapping[str, Sequence[Row]]) -> Table:
-    counted = []
+    found = []
     for name, rows in runs.items():
         groups = sum(row["groups"] for row in rows)
         for key, words in TRIVIAL.items():
-            counted.append((name, rows[0]["group_size"], words, sum(row[key] for row in rows), groups))
-    for size, groups, flat in PAPER:
-        counted.append(("the paper", size, TRIVIAL["flat"], flat, groups))
+            found.append((name, rows[0]["group_size"], words, sum(row[key] for row in rows), groups))
+    return _counts(
+        "How many groups are a tree",
+        found,
+        "no tree if flat: no sampled token is shared by two answers. So the authors say it (coli-saar.github.io/"
+        "grpo_prm): no shared prefix, every step a whole answer. What they count where all answers begin alike, or "
+        "where two are identical, is not known to us; hence the stricter lines. no inner set: no process set between "
+        "root and leaves, so that what is shared is shared by the whole group, whose process advantage is 0, or by "
+        "identical answers, whose process reward is their outcome's. no credit: no inner set whose mean reward differs "
+        "from the group's; so it is where all rewards are equal. Answers without a verdict don't count. Intervals are "
+        "exact (Clopper–Pearson), as if groups were independent of each other, which those of one run are not quite. "
+        "against 99 %: whether the interval lies above, below, or on both sides (can't tell).",
+    )
+
+
+def _papers() -> Table:
+    found = [("paper", size, TRIVIAL["flat"], flat, groups) for size, groups, flat in PAPER]
+    return _counts("For comparison: the paper's groups", found)
+
+
+def _counts(title: str, found: Sequence[tuple[str, int, str, int, int]], note: str = "") -> Table:
+    """A line per run, group size, what counts as no tree, how many groups are none, and how many there are."""
     return Table(
-        "Groups whose prefix tree B(G) is trivial",
-        ("run", "G", "trivial is", "groups", "% that are not [95 %]", "> 99 %"),
+        title,
+        ("run", "G", "no tree if", "no tree", "% with a tree [95 %]", "against 99 %"),
         [
             (name, str(size), words, f"{number:,} of {groups:,}", *share_of(groups - number, groups))
-            for name, size, words, number, groups in counted
+            for name, size, words, number, groups in found
         ],
-        "flat: no sampled token is shared by two answers. So the authors say it (coli-saar.github.io/grpo_prm): no "
-        "shared prefix, every step a whole answer. What they count where all answers begin alike, or where two are "
-        "identical, is not known to us; hence the stricter lines. no inner set: no process set between root and "
-        "leaves, so that what is shared is shared by the whole group, whose process advantage is 0, or by identical "
-        "answers, whose process reward is their outcome's. no credit: no inner set whose mean reward differs from the "
-        "group's; so it is where all rewards are equal. Answers without a verdict don't count. Intervals are exact "
-        "(Clopper–Pearson), as if groups were independent of each other, which those of one run are not quite. "
-        "> 99 %: whether the interval lies above (yes), below (no) or on both sides (open).",
+        note,
     )
 
 
 def share_of(number: int, groups: int) -> tuple[str, str]:
-    """A share in percent with its exact 95 % interval, and whether it is above CLAIM: yes, no or open."""
+    """A share in percent with its exact 95 % interval, and on which side of CLAIM that lies."""
     from scipy.stats import binomtest
 
     low, high = binomtest(number, groups).proportion_ci(0.95, method="exact")
-    verdict = "yes" if low > CLAIM else "no" if high < CLAIM else "open"
+    verdict = "above" if low > CLAIM else "below" if high < CLAIM else "can't tell"
     shown = (f"{100 * value:.2f}" if 0 < value < 1 else f"{100 * value:.0f}" for value in (number / groups, low, high))
     return "{} [{}, {}]".format(*shown), verdict
 
@@ -146,18 +157,19 @@ def _training(runs: Mapping[str, Sequence[Row]]) -> Table:
     left_out = []
     for name, rows in runs.items():
         steps = [row["step"] for row in rows if row["groups"]]
-        span = f"{steps[0]}–{steps[-1]}" if steps[-1] else "unknown"
+        span = f"{steps[0]}–{steps[-1]}" if steps[-1] else 'unknown (no key "step")'
         table.append((name, span, *(change(rows, column, digits) for column, digits in SHOWN.items())))
         if reasons := listed((reason, row[reason]) for row in rows for reason in LEFT_OUT):
-            left_out.append(f" Left out of {name}: {reasons}.")
+            first = next((f"; first damaged line: {row['damage']}" for row in rows if row["damage"]), "")
+            left_out.append(f" Left out of {name}: {reasons}{first}.")
     return Table(
         "The same trees over training: first → last tenth of the steps",
-        ("run", "steps", "path depth", "intermediate", "reward", "length"),
+        ("run", "steps", "inner depth", "intermediate", "reward", "length"),
         table,
-        "Means over groups. path depth: process sets between the root and an answer's leaf, both not counted, as the "
-        "authors say it (inner_depth in results.csv; path_depth there is the metric tree/path_depth, which counts root "
-        "and leaf, too, where they span a sampled token). intermediate: share of an answer's tokens in a prefix that "
-        "it shares with an answer that is not identical. length: sampled tokens." + "".join(left_out),
+        "Means over groups. inner depth: process sets between the root and an answer's leaf, both not counted: the "
+        "paper's path depth, in the authors' words. (path_depth in results.csv, the metric tree/path_depth and "
+        "inspect count root and leaf, too, where they span a sampled token.) intermediate: share of an answer's tokens "
+        "in a prefix that it shares with an answer that is not identical. length: sampled tokens." + "".join(left_out),
     )
 
 

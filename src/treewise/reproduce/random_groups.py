@@ -17,11 +17,11 @@ import torch
 
 from treewise.device import compute_device
 from treewise.policy import Policy
+from treewise.reproduce.gpt2 import SIZES, gpt2
 from treewise.types import Group, Problem, Trajectory
 
 GROUPS, ANSWERS, LONGEST, ALPHABET = 4, 8, 12, 3  # of one batch; LONGEST in tokens
 VOCABULARY, PROMPT = 64, 4
-SHAPES = {"tiny": (2, 64, 4), "small": (12, 768, 12)}  # layers, width, heads
 DISTANCE = 0.1  # of π_old and π_ref from π, in standard deviations of the initial weights
 
 
@@ -83,20 +83,11 @@ def _moved(model: Any) -> Any:
 
 def policies(seed: int, *, size: str, device: str) -> tuple[Policy, Policy]:
     """π with its reference, and π_old."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    layers, width, heads = SHAPES[size]
-    sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, "n_positions": PROMPT + LONGEST}
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        initializer_range=width**-0.5,  # logits of about unit size; with GPT-2's 0.02 the tiny one would be uniform
-        **sizes,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-        **dict.fromkeys(("bos_token_id", "eos_token_id")),
-    )
     torch.manual_seed(seed)
     where = compute_device(device)
-    model = GPT2LMHeadModel(config).double().eval().to(where)
+    spread = SIZES[size][1] ** -0.5  # logits of about unit size; with GPT-2's 0.02 the tiny one would be uniform
+    model = gpt2(size, vocabulary=VOCABULARY, positions=PROMPT + LONGEST, initializer_range=spread)
+    model = model.double().eval().to(where)
     reference, old = _moved(model), _moved(model)
     path: Literal["tree", "flat"] = "tree" if where == "cpu" else "flat"  # FlexAttention has no float64
     policy = Policy(model, temperature=1.0, vocab_size=VOCABULARY, path=path, reference=reference)

@@ -19,6 +19,7 @@ import numpy as np
 
 from treewise.analysis import GroupReport, ProcessSet, inspect_group
 from treewise.records import RecordedGroup, RecordedTrajectory, parse_group, parse_object, parse_trajectory, run_recipe
+from treewise.statistics import counted
 
 USED = ("tokens", "completion_ids", "mask", "reward", "kept")  # keys of a line; what is wrong with others is no matter
 COUNTS = ("flat", "without_inner", "without_credit")
@@ -31,16 +32,17 @@ def step_rows(path: Path) -> list[dict[str, Any]]:
     """The figures of a file's groups, a row for every step; step 0 holds what has no step.
 
     Of a step's groups a row has the number, how many of them are what COUNTS names, the means of what MEANS names
-    (None without a group), and what was left out.
+    (None without a group), what was left out, and the first damaged line with its reason.
 
     Raises:
         ValueError: if no group can be used.
     """
     recipe = run_recipe(path)
     left_out: Counter[tuple[int, str]] = Counter()
+    damage: dict[int, str] = {}
     steps: dict[int, list[dict[str, Any]]] = defaultdict(list)
     sizes: Counter[int] = Counter()
-    for step, group in read_steps(path, None if recipe is None else recipe.rollout.group_size, left_out):
+    for step, group in read_steps(path, None if recipe is None else recipe.rollout.group_size, left_out, damage):
         if not all(row.kept for row in group.trajectories):
             left_out[step, "dropped_groups"] += 1
         elif sum(row.scored for row in group.trajectories) < 2:
@@ -50,7 +52,8 @@ def step_rows(path: Path) -> list[dict[str, Any]]:
             sizes[len(group.trajectories)] += 1
     if not sizes:
         reasons = listed((reason, number) for (_, reason), number in left_out.items())
-        raise ValueError(f"{path} has no whole group with two verdicts; left out: {reasons or 'nothing'}")
+        first = f"; first damaged line: {next(iter(damage.values()))}" if damage else ""
+        raise ValueError(f"{path} has no whole group with two verdicts; left out: {reasons or 'nothing'}{first}")
     return [
         {
             "group_size": sizes.most_common(1)[0][0],
@@ -59,16 +62,20 @@ def step_rows(path: Path) -> list[dict[str, Any]]:
             **{name: int(sum(found[name] for found in steps[step])) for name in COUNTS},
             **{name: float(np.mean([found[name] for found in steps[step]])) if steps[step] else None for name in MEANS},
             **{reason: left_out[step, reason] for reason in LEFT_OUT},
+            "damage": damage.get(step),
         }
         for step in sorted(steps.keys() | {step for step, _ in left_out})
     ]
 
 
-def read_steps(path: Path, size: int | None, left_out: Counter[tuple[int, str]]) -> Iterator[tuple[int, RecordedGroup]]:
-    """The groups of a file with their steps; what can't be read is counted by (step, reason) in `left_out`.
+def read_steps(
+    path: Path, size: int | None, left_out: Counter[tuple[int, str]], damage: dict[int, str]
+) -> Iterator[tuple[int, RecordedGroup]]:
+    """The groups of a file with their steps.
 
-    A group of `size` answers is given as soon as it is whole, so that a long run needs little memory, and one that
-    lacks answers is left out. Where the size is not known all groups are given, at the end.
+    What can't be read is counted by (step, reason) in `left_out`, and the first damaged line of a step is named in
+    `damage`. A group of `size` answers is given as soon as it is whole, so that a long run needs little memory, and one
+    that lacks answers is left out. Where the size is not known all groups are given, at the end.
     """
     groups: dict[tuple[int, str | int], list[RecordedTrajectory]] = defaultdict(list)
     step = 0
@@ -82,8 +89,9 @@ def read_steps(path: Path, size: int | None, left_out: Counter[tuple[int, str]])
                 step = row["step"] if type(row.get("step")) is int else 0
                 key = step, parse_group(row, where)
                 answer = parse_trajectory({name: row[name] for name in USED if name in row}, where, number)
-            except ValueError:
+            except ValueError as error:
                 left_out[step, "damaged_lines"] += 1
+                damage.setdefault(step, str(error))
                 continue
             groups[key].append(answer)
             if len(groups[key]) == size:
@@ -127,4 +135,5 @@ def listed(left_out: Iterable[tuple[str, int]]) -> str:
     total: Counter[str] = Counter()
     for reason, number in left_out:
         total[reason] += number
-    return ", ".join(f"{total[reason]} {reason.replace('_', ' ')}" for reason in LEFT_OUT if total[reason])
+    names = {reason: reason.replace("_", " ").removesuffix("s") for reason in LEFT_OUT}
+    return ", ".join(counted(total[reason], name) for reason, name in names.items() if total[reason])

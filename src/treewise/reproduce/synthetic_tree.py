@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from treewise.assess import assess
 from treewise.axes import Objective
@@ -31,9 +30,10 @@ from treewise.device import compute_device
 from treewise.packing import pack
 from treewise.policy import Policy
 from treewise.presets import resolve
+from treewise.reproduce.gpt2 import gpt2
 from treewise.reproduce.options import SyntheticTree
 from treewise.reproduce.pool import Cell
-from treewise.reproduce.synthetic_report import LAST, SIZES, report
+from treewise.reproduce.synthetic_report import LAST, blocks, report
 from treewise.sampler import Request
 from treewise.sampler.hf import HFSampler
 from treewise.types import Completion, Group, Problem, Sampling, Trajectory
@@ -44,7 +44,6 @@ __all__ = ["cells", "measure", "report"]
 DEPTH = 4
 BOS = 2  # L is 0 and R is 1: ids from 2 on are never drawn, and outside of the softmax
 SAFE = 0.7
-BLOCK = 25  # steps to a point of the learning curve
 
 
 @cache
@@ -99,7 +98,7 @@ def cells(options: SyntheticTree) -> list[dict[str, Any]]:
         "trap": options.traps,
         "method": options.methods,
     }
-    return [dict(zip(axes, values, strict=True)) for values in dict.fromkeys(itertools.product(*axes.values()))]
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def make_optimizer(rate: str, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
@@ -125,22 +124,10 @@ def make_policy(size: str, seed: int, device: str = "cpu") -> Policy:
 
     The other 50,254 embeddings and 992 positions of GPT-2 would never be used, so never move.
     """
-    layers, width, heads = SIZES[size]
     torch.manual_seed(seed)
-    config = GPT2Config(
-        vocab_size=BOS + 1,
-        n_positions=32,
-        n_layer=layers,
-        n_embd=width,
-        n_head=heads,
-        attn_pdrop=0.0,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
-        bos_token_id=BOS,
-        eos_token_id=None,
-    )
+    model = gpt2(size, vocabulary=BOS + 1, positions=32)
     # On a GPU the tree would be compiled anew for every shape, to save 50 of 80 tokens.
-    return Policy(GPT2LMHeadModel(config).to(device), 1.0, BOS, path="tree" if device == "cpu" else "flat")
+    return Policy(model.to(device), 1.0, BOS, path="tree" if device == "cpu" else "flat")
 
 
 def trajectory_of(completion: Completion, reward: float | None) -> Trajectory:
@@ -192,9 +179,7 @@ def measure(options: SyntheticTree, cell: Cell, folder: Path) -> list[dict[str, 
         learn(Group(Problem("tree", "<bos>"), answers), policy, optimizer, objective)
         sampler.sync(policy.model, step + 1)
     found = rewards == 1.0
-    curve = {
-        f"to_{min(end, options.steps)}": found[end - BLOCK : end] for end in range(BLOCK, options.steps + BLOCK, BLOCK)
-    }
+    curve = {name: float(found[first - 1 : last].mean()) for name, (first, last) in blocks(options.steps).items()}
     return [
         {
             **cell,
@@ -203,6 +188,6 @@ def measure(options: SyntheticTree, cell: Cell, folder: Path) -> list[dict[str, 
             "safe": float((rewards[-LAST:] == SAFE).mean()),
             "reward": float(rewards[-LAST:].mean()),
             "probability": probability(target, policy),
-            **{name: float(block.mean()) for name, block in curve.items()},
+            **curve,
         }
     ]

@@ -7,7 +7,6 @@ RUN/ without either       stopped before it was saved: put aside as RUN.stopped1
 
 from __future__ import annotations
 
-import re
 import shutil
 from contextlib import redirect_stdout
 from itertools import count
@@ -17,15 +16,7 @@ from typing import Any
 from treewise import checkpoint
 from treewise.config import Recipe
 from treewise.loop import train
-from treewise.recipe import load_recipe, parse_overrides
-
-
-def preset_changes(preset: str) -> dict[str, Any]:
-    """The options of a preset that may have others on top of it, of the objective or of the whole recipe:
-    `grpo+aggregation=token`, `lambda_grpo+optimizer.learning_rate=2e-5`."""
-    name, *extra = re.split(r"\+(?=[a-z])", preset)  # a number may hold a plus, too
-    words = [option if "." in option.partition("=")[0] else f"objective.{option}" for option in extra]
-    return {"objective.preset": name} | parse_overrides([f"--{word}" for word in words])
+from treewise.recipe import load_recipe
 
 
 def run_training(recipe: Recipe, log: Path, *, keep_weights: bool = False) -> Path:

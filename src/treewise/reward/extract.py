@@ -1,9 +1,14 @@
 r"""Find the answer in a text. Every scan takes linear time: replies can be long and hostile.
 
 … so 3 boxes. \boxed{\frac{1}{2}}      → \frac{1}{2}     braces are balanced, the last box counts
+… \boxed{1} or \boxed{2}               → 1, 2            joined boxes are one answer
 … \boxed{1} and then \boxed{           → ""              an unfinished last box is no answer
 … Answer: 12                           → 12              a line of its own
 … <answer>12</answer>   … #### 12      → 12
+where a reply may state its answer in its own way (`answer_text`), also
+… so the answer is $x = 12$, as 3 · 4  → $x = 12$        the sentence with the word "answer"
+3/4                                    → 3/4             the whole reply, if it isn't prose
+… thus $x = 12$ apples.                → $x = 12$        the last formula, or the last number
 """
 
 from __future__ import annotations
@@ -11,12 +16,39 @@ from __future__ import annotations
 import re
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s{0,5}(\{?)")
+_BETWEEN_BOXES = re.compile(r"[\s$]{0,5}(?:[,;]|[,;]?\s{0,3}(?:and|or))[\s$]{0,5}")
 _LINE = re.compile(r"^[ \t>*_#-]{0,20}(?:the[ \t]+)?(?:final[ \t]+)?answer[*_ \t]{0,8}[:=](.*)$", re.I | re.M)
 _HASHES = re.compile(r"^[ \t]{0,8}####(?!#)(.*)$", re.M)
+_SENTENCE = re.compile(r"\banswers?\b(?:[^.\n$\\:=]{0,60}?\b(?:is|are|equals?|be)\b|[ \t*]{0,5}[:=])[\s:*=]{0,8}", re.I)
+# What follows an answer in its sentence: ", so …", " because …", ". I hope …". A list goes on: ", and 5".
+_ASIDE = re.compile(
+    r"[,;]?\s\(?(?:so|since|because|which|where|as|but|for|that|if|when|thus)\b|[.!]\**\s+(?=I\b|[A-Za-z]{2})"
+    r"|,\s+(?!and\b|or\b)(?=[a-z]{3,} )|\n\s*\n"
+)
+_FORMULA = (
+    r"(?:(?<![\\\d])\$\$?(?:\\.|[^$\\]){1,2000}\$\$?|\\\((?:[^\\]|\\(?!\))){1,2000}\\\)"
+    r"|\\\[(?:[^\\]|\\(?!\])){1,2000}\\\])"
+)
+_FORMULAS = re.compile(rf"{_FORMULA}(?:\s?[,;]?\s?(?:and\b|or\b)?\s?{_FORMULA}){{0,30}}(?:\s?\\?%)?", re.S)
+_NUMBER = re.compile(
+    r"-?\\[dt]?frac\{-?\d{1,50}\}\{-?\d{1,50}\}"
+    r"|(?<![\w.])(?<!\)[-+])[-+]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,4})?"
+    r"(?:\s?[-+*/^]\s?\d+(?:\.\d+)?){0,30}(?:\s?\\?%)?"
+)
+# Words that only prose has.
+_PROSE = re.compile(
+    r"(?<!\\)\b(?:the|is|are|was|so|we|it|this|there|has|have|gets?|gives?|thus|hence|therefore|can't|i'm|case)\b", re.I
+)
+_TEXT = re.compile(r"\\(?:text|mbox|mathrm)\s?\{[^{}]{0,200}\}")
+_END = 20_000  # characters at the end of a reply in which an answer without a format is looked for
+_LONGEST_WHOLE = 1000
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{…}`; "" if that one is empty or unfinished; None if there is none."""
+    r"""The content of the last `\boxed{…}`, and of those that "and", "or" or a comma join to it, with commas between.
+
+    "" if the last one is empty or unfinished; None if there is none.
+    """
     found = _last_box(text)
     return None if found is None else found[1]
 
@@ -42,22 +74,81 @@ def stated_answer(text: str) -> str | None:
     return answer.strip(" \t\r\n*_`")
 
 
+def answer_text(reply: str) -> str:
+    """The answer of a reply: what it states in a format, else the sentence with "answer", else the whole reply if it
+    isn't prose, else its last formula, else its last number. "" if there is nothing of all that."""
+    stated = stated_answer(reply)
+    if stated is not None:
+        return _in_sentence(stated) or _first(stated) or stated
+    end = reply[-_END:].strip()
+    found = _in_sentence(end)
+    if found is not None:
+        return found
+    if _is_whole(end):
+        return end
+    formulas = [match.group() for match in _FORMULAS.finditer(end)] or [m.group() for m in _NUMBER.finditer(end)]
+    return formulas[-1] if formulas else ""
+
+
 def gold_answer(answer: str) -> str:
-    r"""The final answer in a data set's answer column: what follows the last `####` (GSM8K), else the last
-    `\boxed{…}` (solutions of MATH), else all of it."""
+    """The final answer in a data set's answer column: what follows the last `####` (GSM8K), else the last
+    `\\boxed{…}` (solutions of MATH), else all of it."""
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
     return last_boxed(answer) or answer.strip()
 
 
+def gold_text(answer: str) -> str:
+    """The gold answer without the words around it: "$f(x)=ax+b$, where …" is "$f(x)=ax+b$"."""
+    gold = gold_answer(answer)
+    return _first(gold) if gold.count("$") % 2 == 0 and _FORMULAS.match(gold) else gold
+
+
+def _in_sentence(text: str) -> str | None:
+    last = max(_SENTENCE.finditer(text), key=lambda match: match.start(), default=None)
+    return (_first(text[last.end() :]) or None) if last else None
+
+
+def _first(text: str) -> str:
+    """The answer that a text begins with: a formula, if there is nothing but words before it; else what stands before
+    the first aside."""
+    formula = _FORMULAS.search(text)
+    before = text[: formula.start()] if formula else text
+    asides = [match.start() for match in _ASIDE.finditer(before)]
+    end = next((at for at in asides if before.count("{", 0, at) == before.count("}", 0, at)), None)
+    if formula and end is None and not re.search(r"[\d\\]", before):
+        sign = "-" if before.rstrip().endswith("-") else ""
+        return sign + formula.group()
+    return before[:end].strip(" \t\r\n*_`")
+
+
+def _is_whole(text: str) -> bool:
+    outside = _TEXT.sub(" ", text)
+    if len(text) > _LONGEST_WHOLE or _PROSE.search(outside) or (r"\begin" not in text and "\n" in text):
+        return False
+    return not (_FORMULAS.search(text) and re.search(r"[A-Za-z]{3}", _FORMULAS.sub("", outside)))
+
+
 def _last_box(text: str) -> tuple[int, str] | None:
-    last = max(_BOX.finditer(text), key=lambda match: match.start(), default=None)
-    if last is None:
-        return None
-    if not last.group(1):
-        return last.start(), ""
-    depth, at = 1, last.end()
-    while at < len(text):
+    """Where the last box starts, and its content; with the boxes that are joined to it."""
+    found: list[str] = []
+    start = len(text)
+    for match in reversed(list(_BOX.finditer(text))):
+        end = _closing(text, match.end(), start) if match.group(1) else None
+        if not found:
+            found.append("" if end is None else text[match.end() : end].strip())
+        elif end is not None and found[0] and _BETWEEN_BOXES.fullmatch(text[end + 1 : start]):
+            found.insert(0, text[match.end() : end].strip())
+        else:
+            break
+        start = match.start()
+    return (start, ", ".join(found)) if found else None
+
+
+def _closing(text: str, at: int, limit: int) -> int | None:
+    """Where the brace closes that opens before `at`; None if it doesn't before `limit`."""
+    depth = 1
+    while at < limit:
         if text[at] == "\\":  # \{ and \} are characters, and \\ is a line break
             at += 1
         elif text[at] == "{":
@@ -65,6 +156,6 @@ def _last_box(text: str) -> tuple[int, str] | None:
         elif text[at] == "}":
             depth -= 1
             if depth == 0:
-                return last.start(), text[last.end() : at].strip()
+                return at
         at += 1
-    return last.start(), ""
+    return None
