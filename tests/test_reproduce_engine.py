@@ -179,6 +179,25 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         run("theorem", Theorem(), folder=tmp_path)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_claims_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="finds no GPU; choose cpu"):
+        run("theorem", Theorem(device="cuda"), folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_terminal_or_a_path_that_is_no_unicode_costs_no_result(tmp_path: Path) -> None:
+    rows = [{"group": "a", "tokens": [1, n], "reward": n} for n in (0, 1)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [sys.executable, "-m", "treewise.cli", "inspect", str(tmp_path / "rows.jsonl")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert "|\\u03bb|" in done.stdout
+    name = {"command": "treewise --output o/\udcff"}
+    track.write_json(tmp_path / "odd.json", name)
+    assert json.loads((tmp_path / "odd.json").read_text(encoding="utf-8")) == name
+
+
 def test_seeds_may_be_added_in_the_same_folder_and_the_results_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -438,6 +438,8 @@ def test_keeping_the_best_step_can_be_stopped_and_done_again(tmp_path: Path, mon
         ({"data": "train=nowhere.jsonl"}, "got 'nowhere.jsonl'"),
         ({"data": f"minerva={__file__}", "benchmarks": "aime24"}, "leaves minerva out"),
         ({"presets": "grpo+kl_coef=0.1"}, "use --betas"),
+        ({"presets": "grpo,grpo+lora.rank=8"}, "lora.rank must be the same for all; give --lora.rank"),
+        ({"presets": "grpo+eval.temperature=1.0"}, "eval.temperature must be the same for all"),
         ({"presets": "grop"}, "unknown preset 'grop'"),
         ({"recipe": "r1", "data.source": "x"}, "has no effect"),
         ({"objective.kl_coef": 0.1}, "has no effect"),

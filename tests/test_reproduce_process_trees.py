@@ -397,3 +397,12 @@ def test_a_run_that_is_told_to_stop_is_no_result_and_goes_on_next_time(
     assert len(lines(tmp_path / "run" / "metrics.jsonl")) == 1
     run = run_training(recipe(place, tmp_path), tmp_path / "run.log")
     assert (run / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
+
+
+def test_a_step_is_a_whole_number_however_it_is_written(tmp_path: Path) -> None:
+    rows = [{"group": "a", "step": step, "tokens": [1, n], "reward": float(n)} for step in (3.0, 4) for n in (0, 1)]
+    odd = [{"group": "b", "step": step, "tokens": [1], "reward": 1.0} for step in ("3", True, 1.5, 10**400)]
+    found = step_rows(write(tmp_path / "rows.jsonl", *rows, *odd))
+    assert [(row["step"], row["groups"], row["scored"]) for row in found if row["groups"]] == [(3, 1, 2.0), (4, 1, 2.0)]
+    assert sum(row["damaged_lines"] for row in found) == 4
+    assert any('"step" is 3; it must be a whole number' in (row["damage"] or "") for row in found)

@@ -218,6 +218,7 @@ def test_cells_are_unique_and_paired_by_seed() -> None:
         ({"rates": ("adam:0.1",)}, "'adam:0.1' must be sgd or adamw"),
         ({"rates": ("sgd:fast",)}, "'sgd:fast' must be sgd or adamw and a learning rate above 0"),
         ({"rates": ("sgd:0",)}, "learning rate above 0"),
+        ({"rates": ("sgd:0.1", "adamw:0.1", "sgd:1e-1")}, "sgd:0.1, adamw:0.1, sgd:1e-1 holds one of them twice"),
         ({"shared": (4,)}, "4 leaves no trap"),
         ({"traps": (0.5,)}, "0.5 is no trap"),
     ],

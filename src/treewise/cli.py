@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import sys
@@ -220,6 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own, recipe = _split(arguments)
     parsed = _parser(own).parse_args(own)
     parsed.command_line = shlex.join(["treewise", *arguments])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # λ in a terminal that doesn't know it
     try:
         return int(parsed.run(parsed, parse_overrides(recipe)))
     except (ValueError, FloatingPointError) as error:

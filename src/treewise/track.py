@@ -99,7 +99,9 @@ def versions() -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Write readable JSON in one step, so that no reader sees half a file."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    # A lone surrogate, of a path that is no Unicode, has no UTF-8; its escape is valid JSON.
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
     partial.replace(path)
 
 

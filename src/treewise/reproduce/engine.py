@@ -26,6 +26,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from treewise import track
+from treewise.device import compute_device
 from treewise.reproduce.options import Options
 from treewise.reproduce.pool import Cell, measure_all
 from treewise.track import read_lines
@@ -100,6 +101,7 @@ def run(name: str, options: Options, *, folder: Path, jobs: int = 1, command: st
     console.print(f"{name}: loading")
     for package in ("scipy", "matplotlib"):  # or hours would pass until they are missed
         importlib.import_module(package)
+    compute_device(options.device)  # before the folder is claimed for a device that isn't there
     study = experiment(name)
     cells = study.cells(options)
     with _alone(folder):
@@ -197,7 +199,7 @@ def _key(cell: Cell) -> str:
 def _measured(folder: Path) -> dict[str, dict[str, Any]]:
     """What `cells.jsonl` holds, by cell; a line that was cut by a kill is measured again."""
     lines, _ = read_lines(folder / "cells.jsonl")
-    return {_key(line["cell"]): line for line in lines}
+    return {_key(line["cell"]): line for line in lines if "cell" in line}
 
 
 def show(console: Console, table: Table) -> None:
@@ -238,7 +240,7 @@ def _write(
         ]
     )
     text = "\n\n".join([made, *(table.markdown() for table in report.tables)])
-    (folder / "results.md").write_text(text + "\n", encoding="utf-8")
+    (folder / "results.md").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     for suffix in ("png", "svg"):
         report.figure.savefig(folder / f"figure.{suffix}")
 

@@ -223,6 +223,7 @@ class OpenRS(Compared):
         }
     )
     unit: ClassVar = ("model", "models")
+    alike: ClassVar = ("model.", "lora.", "data.", "env.", "eval.")  # the benchmarks are answered as the base model's
 
     seeds: Positive = Field(1, description="how many seeds: 0, 1, …")
     recipe: str = Field("openrs", description="a bundled recipe, or a TOML file")

@@ -10,7 +10,7 @@ A run may have been killed while it wrote, so what is damaged or lacks answers i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def read_steps(
             where = f"{path}:{number}"
             try:
                 row = parse_object(line, where)
-                step = row["step"] if type(row.get("step")) is int else 0
+                step = _step(row, where)
                 key = step, parse_group(row, where)
                 answer = parse_trajectory({name: row[name] for name in USED if name in row}, where, number)
             except ValueError as error:
@@ -101,6 +101,16 @@ def read_steps(
             yield step, RecordedGroup(name, tuple(answers))
         else:
             left_out[step, "incomplete_groups"] += 1
+
+
+def _step(row: Mapping[str, Any], where: str) -> int:
+    """The step of a line, 0 if it has none."""
+    value = row.get("step")
+    if value is None:
+        return 0
+    if type(value) not in (int, float) or not (abs(value) < 2**53 and value == int(value)):
+        raise ValueError(f'{where}: "step" is {str(value)[:40]}; it must be a whole number')
+    return int(value)
 
 
 def figures(group: RecordedGroup) -> dict[str, Any]:

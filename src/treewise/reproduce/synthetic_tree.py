@@ -83,8 +83,9 @@ def cells(options: SyntheticTree) -> list[dict[str, Any]]:
     for method in options.methods:
         if method not in objectives():
             raise ValueError(f"methods: there is no {method!r}; there are {', '.join(objectives())}")
-    for rate in options.rates:
-        make_optimizer(rate, [nn.Parameter(torch.zeros(1))])
+    rates = [make_optimizer(rate, [nn.Parameter(torch.zeros(1))]) for rate in options.rates]
+    if len({(type(rate), rate.param_groups[0]["lr"]) for rate in rates}) < len(rates):
+        raise ValueError(f"rates: {', '.join(options.rates)} holds one of them twice")
     for trap in options.traps:
         if not trap < 0:
             raise ValueError(f"traps: {trap:g} is no trap; it must be below 0")
