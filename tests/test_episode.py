@@ -264,7 +264,7 @@ def test_an_environment_that_raises_is_no_verdict(chatml: PreTrainedTokenizerFas
     assert (first.reward, second.reward, third.reward) == (2.5, None, 2.5)
     assert second.cause == f"{method.replace('__init__', 'make')}(): RuntimeError: no \\x1b[2J server"
     assert second.scores == {"length": None, "won": None}
-    assert len(second.tokens) == (0 if method in ("__init__", "start") else len(second.tokens))
+    assert bool(len(second.tokens)) == (method in ("step", "scores"))
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -351,6 +351,15 @@ def test_no_more_environments_work_at_a_time_than_asked_for(chatml: PreTrainedTo
         working[:] = [0, 0]
         playing(Script(chatml, *[[("a<|im_end|>", "eos")] * 2] * 8), chatml, Busy, size=8, concurrency=bound)
         assert working[1] == bound
+
+
+def test_after_a_fault_no_other_reply_is_drawn(chatml: PreTrainedTokenizerFast) -> None:
+    rewriting = fast(chatml._tokenizer, THINKING, eos_token="<|endoftext|>", additional_special_tokens=["<|im_end|>"])
+    plain, thinking = "hello<|im_end|>", "<think>a</think>hello<|im_end|>"
+    script = Script(rewriting, *[[(text, "eos")] * 2 for text in (plain, plain, thinking, plain)])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="the chat template changes earlier turns"):
+        playing(script, rewriting, size=4)
+    assert len(script.batches) == 1
 
 
 def test_a_fault_of_the_sampler_ends_the_run(chatml: PreTrainedTokenizerFast) -> None:

@@ -43,6 +43,7 @@ class Chat:
         self.tokenizer = tokenizer
         self.has_template = bool(tokenizer.chat_template)
         self._options = dict(template_options or {})
+        self._latest: tuple[str | list[Message], IntArray] | None = None
         self.vocab_size: int = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
         self._beginning = _beginning_ids(tokenizer)
         header, self.prefill, ending = self._probe() if self.has_template else ("", "", "")
@@ -60,12 +61,17 @@ class Chat:
 
         Raises ValueError for an empty prompt, and for messages without a chat template.
         """
+        if self._latest is not None and self._latest[0] == prompt:  # a group shares its prompt
+            return self._latest[1]
         ids = self._encode_text(prompt) if isinstance(prompt, str) else self._encode_messages(prompt)
         if ids[: len(self._beginning)] != self._beginning:
             ids = self._beginning + ids
         if not ids:
             raise ValueError(f"the prompt {prompt!r} has no tokens: a model needs at least one to continue")
-        return np.asarray(ids, dtype=np.int64)
+        encoded = np.asarray(ids, dtype=np.int64)
+        kept = prompt if isinstance(prompt, str) else [message.copy() for message in prompt]
+        self._latest = (kept, encoded)
+        return encoded
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` without special and end-of-turn tokens; vocabulary padding has no text."""

@@ -90,18 +90,17 @@ async def _collect(
             completion = await turns.draw(Request(prefix, (*own, turn) if turn else own))
             return completion, _text(completion, sampling, chat)
 
-        try:
-            return await play(
-                make,
-                problems[number // group_size],
-                sample=sample,
-                chat=chat,
-                room=room,
-                patience=patience,
-                retries=env.retries,
-            )
-        finally:
-            turns.leave()
+        played = await play(
+            make,
+            problems[number // group_size],
+            sample=sample,
+            chat=chat,
+            room=room,
+            patience=patience,
+            retries=env.retries,
+        )
+        turns.leave()  # not after an error: it ends all episodes, and nobody needs another reply
+        return played
 
     episodes = await asyncio.gather(*map(episode, range(len(problems) * group_size)))
     replies = [

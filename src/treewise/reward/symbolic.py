@@ -18,11 +18,11 @@ from functools import lru_cache
 from typing import Any
 
 import math_verify
-import sympy  # type: ignore[import-untyped]
-from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex  # type: ignore[import-untyped]
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig  # type: ignore[import-untyped]
-from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
-from sympy.core.relational import Relational  # type: ignore[import-untyped]
+import sympy
+from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from sympy.core.function import AppliedUndef
+from sympy.core.relational import Relational
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that it has no time limit
 
