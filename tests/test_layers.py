@@ -14,7 +14,20 @@ import treewise
 ROOT = Path(treewise.__file__).parent
 
 LAYERS = [
-    {"types", "text", "steps", "named", "config", "recipe", "axes", "presets", "tree", "credit", "statistics"},
+    {
+        "types",
+        "text",
+        "steps",
+        "named",
+        "signals",
+        "config",
+        "recipe",
+        "axes",
+        "presets",
+        "tree",
+        "credit",
+        "statistics",
+    },
     {"packing", "objective", "logprobs", "device"},
     {"policy", "attention", "optimizer", "models", "sampler", "env", "reward", "data", "sources", "tasks", "chat"},
     {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import torch
 
 from treewise import checkpoint, track
 from treewise.config import Recipe
-from treewise.display import Display
 from treewise.recipe import load_recipe
 from treewise.session import Session
 
@@ -135,28 +132,3 @@ def save(run: Path, recipe: Recipe, session: Session, progress: Progress, record
     )
     best = {progress.best["step"]} if progress.best else set()
     checkpoint.prune(run, progress.step, keep_last=recipe.train.keep_last, keep=best)
-
-
-@contextmanager
-def interruptible(display: Display) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C (or SIGTERM) lets the step finish and be saved; a second one stops at once."""
-    asked = False
-
-    def on_signal(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        display.note("stopping: this step is finished and saved first; press Ctrl-C again to stop at once")
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = [signal.signal(number, on_signal) for number in signals]
-    except ValueError:  # not the main thread: signals are none of our business there
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler or signal.SIG_DFL)

@@ -23,11 +23,12 @@ from treewise.data import problem_order
 from treewise.display import Display
 from treewise.evaluate import Evaluation, sampling_of, summarise
 from treewise.evaluate import restore as restore_evaluation
-from treewise.lifecycle import Progress, interruptible, open_saved, restore, save
+from treewise.lifecycle import Progress, open_saved, restore, save
 from treewise.metrics import step_metrics
 from treewise.recipe import load_recipe
 from treewise.rollout import collect
 from treewise.session import Given, Session, open_session
+from treewise.signals import interruptible
 from treewise.types import Group, Sampling
 from treewise.update import update
 from treewise.watch import watch
@@ -35,6 +36,7 @@ from treewise.watch import watch
 # The first number of every sampling seed says what the answers are for.
 TRAINING, EVALUATION = 0, 1
 SHOW_ANSWERS_EVERY = 10
+STOPPING = "stopping: this step is finished and saved first; press Ctrl-C again to stop at once"
 
 
 def train(
@@ -79,7 +81,7 @@ def train(
     for line in [*warnings, *records.warnings]:
         display.warn(line)
     try:
-        with display, interruptible(display) as interrupted:
+        with display, interruptible(lambda: display.note(STOPPING)) as interrupted:
             finished = _loop(run, recipe, session, progress, records, display, interrupted)
             if finished:
                 _finish(run, session, progress, display)

@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from treewise import __version__, track
+from treewise.signals import interruptible
 
 Cell = Mapping[str, Any]  # what is measured at once: its place in the experiment, in JSON's types
 Measure = Callable[[Cell], list[dict[str, Any]]]  # must be picklable
@@ -71,7 +72,7 @@ def measure_all(
     faults: list[tuple[Cell, BaseException]] = []
     workers: list[Worker] = []
     stop = passed_on = False
-    with _interruptible() as interrupted:
+    with interruptible() as interrupted:
         try:
             share = max(1, (os.cpu_count() or 1) // jobs)
             workers += [_worker(share) for _ in range(min(jobs, len(cells)))]
@@ -159,30 +160,6 @@ def _fault(faults: Sequence[tuple[Cell, BaseException]], kept: str, *, stopped: 
         return ValueError(text)
     worst.add_note(text)
     return worst
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether there was a Ctrl-C or a SIGTERM; the second one raises KeyboardInterrupt."""
-    asked = False
-
-    def on_signal(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = [signal.signal(number, on_signal) for number in signals]
-    except ValueError:  # not the main thread: signals are none of our business there
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextmanager
