@@ -38,7 +38,7 @@ from treewise.tree import build_tree
 from treewise.types import Group, Problem, Trajectory
 from treewise.update import accumulate, prepare
 
-chatml = test_chat.chatml
+chatml, deepseek = test_chat.chatml, test_chat.deepseek
 THINKING = CHATML.replace(
     "m.content | trim", "(m.content.split('</think>')[-1] if not loop.last else m.content) | trim"
 )
@@ -227,6 +227,17 @@ def test_a_turn_that_the_template_changes_begins_another_transcript(forgetful: P
     ]
     assert [position for position, _ in one.steps] == ends
     assert one.reward == len("<think>a</think>hello") + 2 + 4 + 0.5
+
+
+def test_a_thought_that_the_template_had_opened_is_taken_out_whole(deepseek: PreTrainedTokenizerFast) -> None:
+    """The header of a reply ends in "<think>", which the model goes on from."""
+    script = Script(deepseek, [("a\n</think>hello<eos>", "eos"), ("b\n</think>be<eos>", "eos")])
+    (one,) = playing(script, deepseek)
+    first, second = (deepseek.decode(one.tokens[part]) for part in one.transcripts)
+    assert first == "<|User|>hello there<|Assistant|><think>\na\n</think>hello<eos>"
+    assert second == (
+        "<|User|>hello there<|Assistant|>hello<eos><|User|>be good 1<|Assistant|><think>\nb\n</think>be<eos>"
+    )
 
 
 def test_a_context_is_as_long_as_its_transcript(forgetful: PreTrainedTokenizerFast) -> None:
