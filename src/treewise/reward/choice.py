@@ -79,7 +79,8 @@ def _gold(answer: str | None, texts: Sequence[str], labels: Sequence[str]) -> st
 def _named(stated: str, texts: Sequence[str]) -> str | None:
     """The letter that a statement names; `None` if it is none, or several."""
     stated = _COMMAND.sub(" ", stated[:_LONGEST])
-    if alone := _ALONE.fullmatch(stated):
+    alone = _ALONE.fullmatch(stated)
+    if alone and _place(alone[1]) < (len(texts) or 26):
         return alone[1].upper()
     whole = plain(stated)
     if texts.count(whole) == 1:
