@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from math import cos, pi
@@ -302,6 +303,19 @@ def test_a_schema_that_can_not_be_used_is_no_verdict_and_fetches_nothing(
     with pytest.raises(NoVerdict, match=cause):
         given(completion='"x"')
     given.close()
+
+
+def test_no_schema_is_fetched_from_the_network() -> None:
+    pytest.importorskip("jsonschema")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/schema.json"
+        given = JsonSchema(schema={"$ref": address}, deadline=60.0)
+        with pytest.raises(NoVerdict, match="Unresolvable"):
+            given(completion='"x"')
+        given.close()
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
 
 
 def test_a_pattern_that_takes_for_ever_is_no_verdict_and_the_next_reply_is_judged() -> None:
