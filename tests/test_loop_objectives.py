@@ -19,7 +19,7 @@ from folders import write_tiny_model
 from oracle import Row
 from test_train import assert_resuming_is_exact, recipe, rows
 from treewise.axes import Objective
-from treewise.batch import gather, has_spread, overlong, penalise
+from treewise.batch import gather, has_spread, penalise
 from treewise.cli import main
 from treewise.credit import credit, denominator_of
 from treewise.loop import train
@@ -27,6 +27,7 @@ from treewise.packing import pack
 from treewise.policy import Policy
 from treewise.presets import PRESETS, resolve
 from treewise.records import read_groups
+from treewise.reward.length import overlong
 from treewise.types import Group
 
 
@@ -189,9 +190,14 @@ def test_a_run_without_any_spread_makes_no_step_and_says_so(
 # Long answers
 
 
-@pytest.mark.parametrize(("length", "penalty"), [(0, 0.0), (80, 0.0), (85, -0.25), (90, -0.5), (100, -1.0)])
+@pytest.mark.parametrize(
+    ("length", "penalty"), [(0, 0.0), (80, 0.0), (85, -0.25), (90, -0.5), (100, -1.0), (300, -1.0)]
+)
 def test_overlong_penalty_is_that_of_dapos_equation_13(length: int, penalty: float) -> None:
-    assert overlong(length, share=0.2, limit=100) == pytest.approx(penalty)
+    """Several replies of one episode may have more tokens than the limit of one."""
+    assert overlong(length, limit=100, buffer=20) == pytest.approx(penalty)
+    group = penalise(tiny.group([Row([1], [2] * length, [1] * length, 1.0)], 0), share=0.2, limit=100)
+    assert group.trajectories[0].reward == pytest.approx(1.0 + penalty)
 
 
 def test_penalty_is_part_of_reward_scores_and_last_step() -> None:

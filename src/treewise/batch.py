@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from treewise.axes import Objective
 from treewise.axes.advantage import GroupMean, ReturnToGo
 from treewise.credit import credit, has_signal
+from treewise.reward.length import overlong
 from treewise.types import PENALTY, Group, Trajectory
 
 
@@ -78,19 +79,11 @@ def has_spread(group: Group, objective: Objective, weights: Mapping[str, float] 
     return has_signal(credited)
 
 
-def overlong(length: int, *, share: float, limit: int) -> float:
-    """0 up to (1 − share) · limit sampled tokens, from there down in a straight line to −1 at the limit.
-
-    Source: DAPO, arXiv 2503.14476, eq. 13, with L_max = limit and L_cache = share · limit.
-    """
-    return -max(0.0, length - (1 - share) * limit) / (share * limit)
-
-
 def penalise(group: Group, *, share: float, limit: int) -> Group:
     """The group with the overlong penalty in every reward, and among the scores as `overlong_penalty`."""
 
     def shaped(trajectory: Trajectory) -> Trajectory:
-        penalty = overlong(int(trajectory.sampled.sum()), share=share, limit=limit)
+        penalty = overlong(int(trajectory.sampled.sum()), limit=limit, buffer=share * limit)
         scores: Mapping[str, float | None] = {**trajectory.scores, PENALTY: penalty}
         if trajectory.reward is None:
             return replace(trajectory, scores=scores)

@@ -6,6 +6,7 @@ how one is read.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_serializer, model_validator
@@ -93,6 +94,17 @@ class RewardItem(Section):
 
     function: str = Field(description="built-in name, or path/file.py:function")
     weight: float = Field(1.0, description="its share in the reward; 0 only records the score")
+    name: str | None = Field(None, description="what its score is called; default like the function")
+    options: dict[str, Any] = Field({}, description="keyword arguments of the function, or of the built-in reward")
+    gate: float | None = Field(None, description="an answer whose score is below it earns nothing")
+    seconds: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="judge each reply in a process that is killed after this time; for your own function"
+    )
+
+    @property
+    def label(self) -> str:
+        """What its score is called."""
+        return self.name or self.function.rpartition(":")[2]
 
 
 class RolloutSection(Section):
@@ -249,6 +261,15 @@ class Recipe(Section):
         judged = self.env.name is not None and (self.env.weights is None or any(self.env.weights.values()))
         if not judged and not any(item.weight for item in self.reward):
             raise ValueError("every reward has weight 0, so nothing could be learned; give one a weight")
+        twice = [label for label, count in Counter(item.label for item in self.reward).items() if count > 1]
+        if twice:
+            raise ValueError(f"several rewards are called {twice[0]}; give all but one of them another `name`")
+        gates = [item.label for item in self.reward if item.gate is not None]
+        if gates and objective.name("advantage") == "decoupled":
+            raise ValueError(
+                f"advantage 'decoupled' normalises every reward function on its own, so the gate of {gates[0]} has no "
+                "effect; build the condition into the functions"
+            )
         updates = self.train.steps * self.train.updates_per_batch * self.train.minibatches
         if self.optimizer.warmup_steps >= updates:
             raise ValueError(

@@ -87,7 +87,7 @@ def reward_weights(recipe: Recipe | None, groups: Sequence[RecordedGroup]) -> di
     """The weights of the recipe's reward functions, if it is theirs that the scores are of; else `None`."""
     if recipe is None:
         return None
-    weights = {item.function.rpartition(":")[2]: item.weight for item in recipe.reward} | (recipe.env.weights or {})
+    weights = {item.label: item.weight for item in recipe.reward} | (recipe.env.weights or {})
     names = {name for group in groups for row in group.trajectories for name in row.scores} - {PENALTY}
     return weights if names <= weights.keys() else None  # a run from Python may have had functions of its own
 

@@ -26,7 +26,7 @@ from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, head_is_plain, self_check
 from treewise.reward import Reward
-from treewise.reward.load import check_steps, load_reward
+from treewise.reward.load import check_steps, load_reward, load_rewards
 from treewise.sampler.hf import HFSampler, max_length
 from treewise.sources import Rows, has_splits
 from treewise.text import inert
@@ -203,7 +203,7 @@ def open_session(
         rewards: tuple[Reward, ...] = (load_reward(reward),)
     else:
         items = recipe.reward if environment is None else ()
-        rewards = tuple(load_reward(item.function, weight=item.weight) for item in items)
+        rewards = load_rewards(items)
     if environment is None and recipe.env.name is None and recipe.env != EnvSection():
         raise ValueError("the env section has no effect without an environment: set env.name, or pass environment=")
     env = load_environment(environment or recipe.env.name, options=recipe.env.options, weights=recipe.env.weights)

@@ -23,7 +23,18 @@ import numpy as np
 
 from treewise.types import FloatArray, Group, IntArray
 
-PACKAGES = ("treewise", "torch", "transformers", "numpy", "peft", "datasets", "math-verify", "reasoning-gym")
+PACKAGES = (
+    "treewise",
+    "torch",
+    "transformers",
+    "numpy",
+    "peft",
+    "datasets",
+    "math-verify",
+    "reasoning-gym",
+    "jsonschema",
+    "openai",
+)
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "eval.jsonl", "eval_rollouts.jsonl")
 
 

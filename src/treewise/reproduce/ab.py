@@ -27,7 +27,7 @@ from treewise.reproduce.engine import Report, Row, Table
 from treewise.reproduce.options import AB, preset_changes
 from treewise.reproduce.pool import Cell
 from treewise.reproduce.training import run_training
-from treewise.reward.load import load_reward
+from treewise.reward.load import load_rewards
 from treewise.statistics import FEWEST, ROUNDING, counted, shown, sign_flips, smallest_p, visible
 from treewise.track import read_lines
 from treewise.types import FloatArray
@@ -48,7 +48,7 @@ def recipe_of(options: AB, preset: str, seed: int, output: Path) -> Recipe:
     recipe = load_recipe(options.recipe, {**changes, "train.output": str(output), "train.name": f"{preset}_{seed}"})
     if recipe.eval.source is None:
         raise ValueError(f"{options.recipe} has no held-out problems to compare on; set --eval.source")
-    scores = ["reward", *(load_reward(item.function, weight=item.weight).name for item in recipe.reward)]
+    scores = ["reward", *(reward.name for reward in load_rewards(recipe.reward))]
     if options.score not in scores:
         raise ValueError(f"--score: there is no held-out score {options.score!r}, only {', '.join(scores)}")
     return recipe

@@ -1,7 +1,7 @@
 """Rewards: plain functions that judge replies, and how several of them make one number.
 
     replies ──▶ function 1 ──▶ scores ─┐
-            └─▶ function 2 ──▶ scores ─┴─ Σ weight × score ──▶ reward, or None with its cause
+            └─▶ function 2 ──▶ scores ─┴─ Σ weight × score, gates ──▶ reward, or None with its cause
 
 A function takes one reply, the steps of one, or a batch in the way of TRL; its parameters' names decide which:
 
@@ -13,6 +13,9 @@ A function takes one reply, the steps of one, or a batch in the way of TRL; its 
 name, as far as the function takes them; all kinds may be async. No verdict is `None`, never 0: a function returns
 `None`, for a reply or for one of its steps, or raises, and then the reply has no reward at all. The score of a function
 of steps is their sum; a reply without any step is not shown to it and scores 0.
+
+Functions that aren't async are called one after the other in the thread that asked, so they may use signals,
+connections and random numbers of their own; nothing limits their time unless they run in a process (`isolated`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from treewise.credit import LARGEST_REWARD
 from treewise.reward.call import Judged, NoVerdict, Reply, Reward, call
+from treewise.text import inert_output
 
 __all__ = ["Judged", "NoVerdict", "Reply", "Reward", "Verdict", "compose", "score"]
 
@@ -42,9 +46,10 @@ class Verdict:
 async def score(rewards: Sequence[Reward], replies: Sequence[Reply]) -> list[Verdict]:
     """Judge `replies`, in their order.
 
-    An exception, `None`, a value that is no finite number: the score is None, and so is the reward if the
-    weight isn't 0. Raises ValueError for mistakes that concern every reply: a function that doesn't return one
-    value per reply or per step, a parameter that no column fills, names that repeat, no weight at all.
+    An exception, `None`, a value that is no finite number: the score is None, and so is the reward if the function
+    has a weight or a gate. What functions print can't steer a terminal. Raises ValueError for mistakes that concern
+    every reply: a function that doesn't return one value per reply or per step, a parameter that no column fills,
+    names that repeat, no weight at all.
     """
     names = [reward.name for reward in rewards]
     if len(set(names)) < len(names):
@@ -54,8 +59,10 @@ async def score(rewards: Sequence[Reward], replies: Sequence[Reply]) -> list[Ver
     if not replies:
         return []
     weights = {reward.name: reward.weight for reward in rewards}
+    gates = {reward.name: reward.gate for reward in rewards if reward.gate is not None}
     whole = [reply for reply in replies if reply.failure is None]
-    columns = [await call(reward, whole) for reward in rewards if whole]
+    with inert_output():
+        columns = [await call(reward, whole) for reward in rewards if whole]
     found = zip(*columns, strict=True)
     verdicts = []
     for reply in replies:
@@ -65,7 +72,7 @@ async def score(rewards: Sequence[Reward], replies: Sequence[Reply]) -> list[Ver
         judged = next(found)
         scores = {name: one.score for name, one in zip(names, judged, strict=True)}
         causes = {name: one.cause for name, one in zip(names, judged, strict=True) if one.cause}
-        verdicts.append(_lay_out(compose(scores, weights, causes), rewards, judged, len(reply.steps)))
+        verdicts.append(_lay_out(compose(scores, weights, causes, gates=gates), rewards, judged, len(reply.steps)))
     return verdicts
 
 
@@ -80,18 +87,35 @@ def _lay_out(verdict: Verdict, rewards: Sequence[Reward], judged: Sequence[Judge
         steps = [total + weight * value for total, value in zip(steps, scores, strict=True)]
     if not all(abs(total) < LARGEST_REWARD for total in steps):
         return Verdict(None, verdict.scores, f"the weighted sums of the steps are {steps}")
+    if _shut(verdict.scores, {reward.name: reward.gate for reward in rewards if reward.gate is not None}):
+        steps = [min(0.0, total) for total in steps]
+        return replace(verdict, reward=float(sum(steps)), steps=tuple(steps))
     return replace(verdict, steps=tuple(steps))
 
 
 def compose(
-    scores: Mapping[str, float | None], weights: Mapping[str, float], causes: Mapping[str, str] | None = None
+    scores: Mapping[str, float | None],
+    weights: Mapping[str, float],
+    causes: Mapping[str, str] | None = None,
+    *,
+    gates: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """reward = Σ weight · score over the scores with a weight ≠ 0; None if one of them is None."""
-    missing = [name for name, weight in weights.items() if weight and scores.get(name) is None]
+    """reward = Σ weight · score over the scores with a weight ≠ 0, and min(0, that) if a score is below its gate.
+
+    So an answer that fails a gate earns nothing, and can't escape a penalty by failing it. Where rewards come step by
+    step the same is done to each step. None if a score with a weight or a gate is None.
+    """
+    needed = [name for name, weight in weights.items() if weight or name in (gates or {})]
+    missing = [name for name in needed if scores.get(name) is None]
     if missing:
         cause = "; ".join(f"{name}: {(causes or {}).get(name, 'no verdict')}" for name in missing)
         return Verdict(None, scores, cause)
     total = sum(weight * (scores[name] or 0.0) for name, weight in weights.items() if weight)
     if not abs(total) < LARGEST_REWARD:
         return Verdict(None, scores, f"the weighted sum is {total}")
-    return Verdict(float(total), scores)
+    return Verdict(min(0.0, float(total)) if _shut(scores, gates or {}) else float(total), scores)
+
+
+def _shut(scores: Mapping[str, float | None], gates: Mapping[str, float]) -> bool:
+    """Whether a score is below its gate."""
+    return any((scores[name] or 0.0) < gate for name, gate in gates.items())

@@ -26,16 +26,22 @@ class NoVerdict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A named reward function; without one it is the environment's score of that name. Weight 0: scores are
-    recorded only."""
+    """A named reward function; without one it is the environment's score of that name.
+
+    Attributes:
+        weight: its share in the reward; at 0 scores are recorded only.
+        gate: the score that an answer must reach to earn anything, see `compose`.
+    """
 
     name: str
     function: Callable[..., Any] | None
     weight: float = 1.0
+    gate: float | None = None
 
     def __post_init__(self) -> None:
-        if not isfinite(self.weight):
-            raise ValueError(f"the weight of the reward {self.name} is {self.weight}: it must be finite")
+        for what, value in (("weight", self.weight), ("gate", self.gate)):
+            if value is not None and not isfinite(value):
+                raise ValueError(f"the {what} of the reward {self.name} is {value}: it must be finite")
         if self.function is None:
             return
         parameters = {
@@ -104,7 +110,7 @@ async def call(reward: Reward, replies: Sequence[Reply]) -> list[Judged]:
         values, cause = await _run(reward.function, _accepted(reward, _batch_arguments(replies)))
         if cause is not None:
             return [Judged(None, cause)] * len(replies)
-        return [_number(value) for value in _values(reward, values, len(replies), "completion")]
+        return [as_score(value) for value in _values(reward, values, len(replies), "completion")]
     arguments = [_accepted(reward, _arguments(reward, reply)) for reply in replies]
     return list(await asyncio.gather(*map(_judge, [reward] * len(replies), replies, arguments)))
 
@@ -117,7 +123,7 @@ async def _judge(reward: Reward, reply: Reply, arguments: Mapping[str, Any]) -> 
     if cause is not None:
         return Judged(None, cause)
     if reward.takes == "completion" or value is None:
-        return _number(value)
+        return as_score(value)
     return _sum(_values(reward, value, len(reply.steps), "step"))
 
 
@@ -127,7 +133,7 @@ def _given(reward: Reward, reply: Reply) -> Judged:
         return Judged(None, f"the environment has no score {reward.name}, only {', '.join(reply.scores) or 'none'}")
     value = reply.scores[reward.name]
     if not isinstance(value, list | tuple):
-        return _number(value)
+        return as_score(value)
     if len(value) != len(reply.steps):
         return Judged(None, f"the environment gave {len(value)} scores for {len(reply.steps)} replies")
     return _sum(value)
@@ -136,12 +142,12 @@ def _given(reward: Reward, reply: Reply) -> Judged:
 def _sum(values: Sequence[Any]) -> Judged:
     """The verdict of one value per step."""
     count = len(values)
-    judged = [_number(one) for one in values]
+    judged = [as_score(one) for one in values]
     for number, one in enumerate(judged, start=1):
         if one.score is None:
             return Judged(None, f"step {number} of {count}: {one.cause}")
     steps = tuple(one.score or 0.0 for one in judged)
-    return _number(sum(steps))._replace(steps=steps)
+    return as_score(sum(steps))._replace(steps=steps)
 
 
 def _values(reward: Reward, values: Any, count: int, what: str) -> Sequence[Any]:
@@ -216,6 +222,8 @@ def _accepted(reward: Reward, available: Mapping[str, Any]) -> dict[str, Any]:
     """What of `available` the function takes. Raises ValueError if it needs something else."""
     assert reward.function is not None, "an environment's score takes no arguments"
     parameters = inspect.signature(reward.function).parameters.values()
+    options = getattr(reward.function, "keywords", {})  # of functools.partial: a column doesn't replace them
+    available = {name: value for name, value in available.items() if name not in options}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         accepted = dict(available)
     else:
@@ -231,7 +239,8 @@ def _accepted(reward: Reward, available: Mapping[str, Any]) -> dict[str, Any]:
     return accepted
 
 
-def _number(value: Any) -> Judged:
+def as_score(value: Any) -> Judged:
+    """What a function returned as a finite number, or None and why it is none."""
     try:
         if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # of NumPy or torch
             value = value.item()

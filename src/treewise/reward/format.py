@@ -1,9 +1,11 @@
-"""Whether a reply keeps to a layout of tags. Each tag must stand exactly once, so repetition earns nothing.
+"""Whether a reply keeps to a layout of tags. Each tag must stand exactly once, so repetition earns nothing, a thought
+must hold a letter or a digit, and an answer something that can be seen.
 
     think_format          <think>…</think> text
     think_answer_format   <think>…</think> <answer>…</answer>      and nothing after it
 
-What the prompt has already opened ("<think>" at its end) counts as part of the reply.
+What the prompt has already opened ("<think>" at its end) counts as part of the reply, and so does a thought that the
+chat template has closed: in a mode without thinking, where that is empty, no reply keeps to the layout.
 """
 
 from __future__ import annotations
@@ -32,11 +34,20 @@ def _matches(layout: re.Pattern[str], tags: Sequence[str], text: str) -> float:
     if any(text.count(tag) != 1 for tag in tags):
         return 0.0
     match = layout.fullmatch(text)
-    return float(match is not None and all(part.strip() for part in match.groups()))
+    if match is None:
+        return 0.0
+    thought, *rest = match.groups()
+    return float(any(map(str.isalnum, thought)) and all(any(map(_visible, part)) for part in rest))
+
+
+def _visible(character: str) -> bool:
+    return character.isprintable() and not character.isspace()
 
 
 def _opened(prompt: str | Sequence[Message], prefill: str) -> str:
-    """What of the reply stands in the prompt: "<think>" at the end of a text, otherwise the prefill."""
+    """What of the reply stands in the prompt: an opened "<think>", or the whole prefill if it closes a thought."""
     if isinstance(prompt, str) and prompt:
         return "<think>" if prompt.rstrip().endswith("<think>") else ""
-    return prefill
+    if "</think>" in prefill:
+        return prefill
+    return "<think>" if prefill.rstrip().endswith("<think>") else ""

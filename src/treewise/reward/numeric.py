@@ -56,7 +56,7 @@ def exact(*, completion: str, answer: str | None) -> float:
     if answer is None or not answer.strip():
         raise NoVerdict("the problem has no answer")
     stated = stated_answer(completion)
-    return float(_plain(completion if stated is None else stated) == _plain(gold_answer(answer)))
+    return float(plain(completion if stated is None else stated) == plain(gold_answer(answer)))
 
 
 def _gold_number(answer: str | None) -> Fraction:
@@ -93,6 +93,7 @@ def _clean(text: str) -> str:
     return text.replace("{,}", ",").replace("\\$", "$").replace("\\%", "%").replace("\u2212", "-")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """The text as it is compared: one case, single spaces, no quotation marks or full stop around it."""
     text = " ".join(unicodedata.normalize("NFKC", text).split()).casefold()
     return text.strip("\"'`").removesuffix(".").strip("\"'` ")

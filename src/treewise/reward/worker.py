@@ -9,9 +9,11 @@ integer operation never gives the interpreter a chance to look at an alarm.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -31,12 +33,15 @@ class WorkerError(RuntimeError):
 class Worker:
     """Calls `target` ("module:function", JSON in and out) in one subprocess, one call at a time.
 
-    `warm_up`: arguments of a first call that belongs to the start-up.
+    Args:
+        warm_up: arguments of a first call that belongs to the start-up.
+        called: what messages call the function, if it isn't `target`.
     """
 
-    def __init__(self, target: str, *, warm_up: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, target: str, *, warm_up: Mapping[str, Any] | None = None, called: str | None = None) -> None:
         self._target = target
         self._warm_up = warm_up
+        self._called = called or target
         self._owner = os.getpid()  # a fork gets its own subprocess and its own lock
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -44,7 +49,7 @@ class Worker:
         self._stop: Callable[[], object] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"target": self._target, "warm_up": self._warm_up}
+        return {"target": self._target, "warm_up": self._warm_up, "called": self._called}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Worker.__init__(self, **state)
@@ -69,7 +74,7 @@ class Worker:
                 raise
             except (EOFError, OSError) as error:
                 self.close()
-                raise WorkerError(f"the process of {self._target} died") from error
+                raise WorkerError(f"the process of {self._called} died") from error
         if "error" in reply:
             raise WorkerError(reply["error"])
         return reply["value"]
@@ -88,11 +93,11 @@ class Worker:
         if not self._ready:
             if not connection.poll(_START_SECONDS):
                 self.close()
-                raise WorkerError(f"the process of {self._target} didn't start within {_START_SECONDS:g} s")
+                raise WorkerError(f"the process of {self._called} didn't start within {_START_SECONDS:g} s")
             try:
                 reply = json.loads(connection.recv_bytes())
             except EOFError:
-                reply = {"error": f"the process of {self._target} died while it started"}
+                reply = {"error": f"the process of {self._called} died while it started"}
             if "error" in reply:
                 self.close()
                 raise WorkerError(reply["error"])
@@ -120,14 +125,14 @@ class Worker:
 def _kill(process: subprocess.Popen[bytes], connection: Connection, owner: int) -> None:
     connection.close()
     if owner == os.getpid():  # after a fork the process is somebody else's
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with what it started; it leads a session of its own
         process.wait()
 
 
 def serve(connection: Connection, target: str, warm_up: Mapping[str, Any] | None) -> None:
     """The subprocess: import `target`, then answer calls until the other side is gone."""
     import resource
-    import signal
 
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     module, _, name = target.partition(":")
