@@ -31,7 +31,8 @@ def render() -> str:
             shown = '`[{function = "…", weight = 1}]`'
         lines.append(f"| `{name}` | {shown} | {text.replace('|', chr(92) + '|')} |")
         if head == "reward":
-            lines += ["\nEach of them ([rewards.md](rewards.md)):\n", "| in `[[reward]]` | default | |", "|---|---|---|"]
+            lines.append("\nEach of them ([rewards.md](rewards.md)):\n")
+            lines += ["| in `[[reward]]` | default | |", "|---|---|---|"]
             for own, entry in RewardItem.model_fields.items():
                 default = "" if entry.is_required() or entry.default in (None, {}) else f"`{entry.default}`"
                 lines.append(f"| `{own}` | {default} | {entry.description} |")

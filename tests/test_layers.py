@@ -20,6 +20,8 @@ LAYERS = [
         "steps",
         "named",
         "signals",
+        "jail",
+        "sandbox",
         "config",
         "recipe",
         "axes",
@@ -51,6 +53,7 @@ LAYERS = [
 ]
 # Within a layer imports are allowed along these arrows only.
 WITHIN = {
+    ("sandbox", "jail"),
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("axes", "tree"), ("axes", "types"),
     ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "steps"),
     ("recipe", "config"), ("statistics", "types"),
