@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from treewise.config import Recipe
+from treewise.config import Recipe, RewardItem
 from treewise.recipe import options
 
 HEADER = """# Options
@@ -30,6 +30,12 @@ def render() -> str:
         if head == "reward":
             shown = '`[{function = "…", weight = 1}]`'
         lines.append(f"| `{name}` | {shown} | {text.replace('|', chr(92) + '|')} |")
+        if head == "reward":
+            lines.append("\nEach of them ([rewards.md](rewards.md)):\n")
+            lines += ["| in `[[reward]]` | default | |", "|---|---|---|"]
+            for own, entry in RewardItem.model_fields.items():
+                default = "" if entry.is_required() or entry.default in (None, {}) else f"`{entry.default}`"
+                lines.append(f"| `{own}` | {default} | {entry.description} |")
     return "\n".join(lines) + "\n"
 
 

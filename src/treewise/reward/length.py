@@ -28,7 +28,7 @@ def overlong(length: int, *, limit: float, buffer: float) -> float:
 
     Source: DAPO, arXiv 2503.14476, eq. 13, with L_max = limit and L_cache = buffer.
     """
-    return -min(1.0, max(0.0, length - (limit - buffer)) / buffer)
+    return max(-1.0, min(0.0, (limit - buffer - length) / buffer))
 
 
 @dataclass(frozen=True)

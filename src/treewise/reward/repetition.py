@@ -31,4 +31,4 @@ class Repetition:
     def __call__(self, *, completion: str, completion_ids: Sequence[int]) -> float:
         units = completion_ids if self.unit == "tokens" else _NO_SPACES.sub(r" \g<0> ", completion.casefold()).split()
         grams = list(zip(*(units[start:] for start in range(self.size)), strict=False))
-        return -self.penalty * (1 - len(set(grams)) / len(grams)) if grams else 0.0
+        return self.penalty * (len(set(grams)) / len(grams) - 1) if grams else 0.0
