@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 import test_chat
 from folders import write_tiny_model
-from test_chat import CHATML, fast, user
+from test_chat import user
 from treewise.chat import Chat
 from treewise.config import EnvSection
 from treewise.loop import train
@@ -26,12 +26,9 @@ from treewise.reward import Reward
 from treewise.rollout import collect
 from treewise.sampler import Request
 from treewise.track import read_lines
-from treewise.types import Completion, Message, Problem, Sampling, StopReason, Trajectory
+from treewise.types import Completion, IntArray, Message, Problem, Sampling, StopReason, Trajectory
 
 chatml, llama, deepseek = test_chat.chatml, test_chat.llama, test_chat.deepseek
-THINKING = CHATML.replace(
-    "m.content | trim", "(m.content.split('</think>')[-1] if not loop.last else m.content) | trim"
-)
 ASK = Problem("0", (user("hello there"),))
 Words = Sequence[tuple[str, StopReason]]
 
@@ -88,6 +85,7 @@ def playing(
     problem: Problem = ASK,
     size: int = 1,
     rewards: Sequence[Reward] = (Reward("length", None), Reward("won", None, 0.5)),
+    chat: type[Chat] = Chat,
     **env: Any,
 ) -> tuple[Trajectory, ...]:
     (group,) = collect(
@@ -95,7 +93,7 @@ def playing(
         group_size=size,
         sampler=sampler,
         sampling=Sampling(8, stop=("\n",)),
-        chat=Chat(tokenizer),
+        chat=chat(tokenizer),
         rewards=rewards,
         seed=(7,),
         make=make,
@@ -154,18 +152,6 @@ def test_a_text_prompt_is_continued_by_texts(llama: PreTrainedTokenizerFast) -> 
     assert llama.decode(one.tokens) == "<s>what is 1 + 1?\n2\n<|eot|>what is 13\n"
     assert llama.convert_tokens_to_ids("<|eot|>") not in one.tokens  # text of data, not a control token
     assert one.text == "2\n\n3"
-
-
-def test_a_template_that_rewrites_earlier_turns_is_refused(chatml: PreTrainedTokenizerFast) -> None:
-    rewriting = fast(chatml._tokenizer, THINKING, eos_token="<|endoftext|>", additional_special_tokens=["<|im_end|>"])
-    replies: Words = [("<think>a</think>hello<|im_end|>", "eos"), ("hello<|im_end|>", "eos")]
-    with pytest.raises(ValueError, match="the chat template changes earlier turns"):
-        playing(Script(rewriting, replies), rewriting)
-    plain: Words = [("hello<|im_end|>", "eos")] * 2
-    (one,) = playing(Script(rewriting, plain), rewriting)  # nothing to take out
-    assert one.reward == 10.5
-    (once,) = playing(Script(rewriting, replies), rewriting, lambda p: Counter(p, until=1))  # no turn follows
-    assert once.scores["won"] == 1.0
 
 
 # Ends
@@ -354,11 +340,15 @@ def test_no_more_environments_work_at_a_time_than_asked_for(chatml: PreTrainedTo
 
 
 def test_after_a_fault_no_other_reply_is_drawn(chatml: PreTrainedTokenizerFast) -> None:
-    rewriting = fast(chatml._tokenizer, THINKING, eos_token="<|endoftext|>", additional_special_tokens=["<|im_end|>"])
-    plain, thinking = "hello<|im_end|>", "<think>a</think>hello<|im_end|>"
-    script = Script(rewriting, *[[(text, "eos")] * 2 for text in (plain, plain, thinking, plain)])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="the chat template changes earlier turns"):
-        playing(script, rewriting, size=4)
+    class Choosy(Chat):
+        def encode_between(self, prompt: Any, reply: str, more: Sequence[Message]) -> IntArray | None:
+            if reply == "be":
+                raise ValueError("a template may refuse what it is given")
+            return super().encode_between(prompt, reply, more)
+
+    script = Script(chatml, *[[(f"{text}<|im_end|>", "eos")] * 2 for text in ("a", "a", "be", "a")])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="a template may refuse"):
+        playing(script, chatml, size=4, chat=Choosy)
     assert len(script.batches) == 1
 
 

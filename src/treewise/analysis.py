@@ -8,7 +8,7 @@
                                 └ E      2         1..2    1        +.577
 
 A process set is a run of tree tokens with the same |λ|, so everything is read off the tree's vectors.
-Spans are positions in `tokens`; depth and proportions count sampled tokens only.
+Spans are positions in `tokens`, of the first member; depth and proportions count sampled tokens only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from treewise.types import BoolArray, FloatArray, IntArray
 
 
 class ProcessSet(TypedDict):
-    """The rows `members` agree up to and including the tokens [`start`, `end`); `reward` is their mean."""
+    """The rows `members` agree up to and including the tokens [`start`, `end`); `reward` is their mean. In a row with
+    several transcripts that is meant within one of them."""
 
     start: int
     end: int
@@ -69,8 +70,10 @@ class TreeStatistics:
 
 
 def set_starts(tree: PrefixTree) -> BoolArray:
-    """[T] whether a process set begins at the token: |λ| differs from the parent's."""
-    starts: BoolArray = (tree.parent < 0) | (tree.size != tree.size[tree.parent])
+    """[T] whether a process set begins at the token: |λ| differs from the parent's, or it is another branch."""
+    smaller = (tree.parent < 0) | (tree.size != tree.size[tree.parent])
+    # Where transcripts of the same trajectories part, both sides have all of them.
+    starts: BoolArray = smaller | (tree.parent != np.arange(len(tree)) - 1)
     return starts
 
 
@@ -84,12 +87,15 @@ def _along_path(tree: PrefixTree, values: BoolArray) -> FloatArray:
 
 
 def tree_statistics(tree: PrefixTree) -> TreeStatistics:
-    """Depth and proportions of one group's tree; with or without the prompt, as it isn't sampled."""
+    """Depth and proportions of one group's tree; with or without the prompt, as it isn't sampled.
+
+    A trajectory with several transcripts counts as so many.
+    """
     if tree.count == 0:
         return TreeStatistics(None, None, None, flat=True)
-    children = tree.parent >= 0
-    going_on = np.bincount(tree.parent[children], weights=tree.size[children], minlength=len(tree))
-    copies = (tree.size - going_on).astype(np.int64)  # identical trajectories that end at each token
+    ends = tree.sign > 0
+    copies = np.bincount(tree.leaf[ends], minlength=len(tree))  # identical transcripts that end at each token
+    transcripts = tree.count + int(ends.sum()) - len(np.unique(tree.owner))
     sampled = np.flatnonzero(tree.sampled)
     _, firsts = np.unique(np.cumsum(set_starts(tree))[sampled], return_index=True)
     counts_for_depth = np.zeros(len(tree), dtype=bool)
@@ -103,7 +109,7 @@ def tree_statistics(tree: PrefixTree) -> TreeStatistics:
         others[at] = _along_path(tree, tree.sampled & (tree.size > number))[at]
 
     def mean(values: FloatArray) -> float:
-        return float(copies @ values) / tree.count
+        return float(copies @ values) / transcripts
 
     nonzero = np.maximum(length, 1.0)
     return TreeStatistics(
@@ -119,17 +125,23 @@ def process_sets(trajectories: Sequence[RecordedTrajectory], rewards: FloatArray
     then depth-first, children by first member. Only the root may span no token, or have no member."""
     # With marks moved into the ids every token is an entry of trajectory space, environment tokens too.
     marked = [2 * t.tokens + t.sampled for t in trajectories]
-    tree = build_tree(marked, [np.ones(len(ids), dtype=bool) for ids in marked])
+    tree = build_tree(marked, [np.ones(len(ids), dtype=bool) for ids in marked], [t.starts for t in trajectories])
     begins = set_starts(tree)
-    begins[:1] &= tree.size[:1] < tree.count  # a first token that all share belongs to the root
+    several = any(t.starts for t in trajectories)
+    begins[:1] &= several | (tree.size[:1] < tree.count)  # a first token that all share belongs to the root
     number = np.cumsum(begins)  # the set of each token, 0 is the root
     first = np.flatnonzero(begins)
-    last = np.append(first[1:], len(tree)) - 1
+    last = np.append(first[1:], len(tree))[: len(first)] - 1
     above = np.where(tree.parent[first] < 0, 0, number[tree.parent[first]])
 
-    entries = np.flatnonzero(begins[tree.index])  # one for every pair of a set and a member
-    entries = entries[np.argsort(number[tree.index[entries]], kind="stable")]
+    # One entry for every pair of a set and a member: where the member is given the set's last token.
+    closes = np.zeros(len(tree), dtype=bool)
+    closes[last] = True
+    entries = np.flatnonzero(closes[tree.index])
+    pairs = number[tree.index[entries]] * tree.count + tree.trajectory[entries]
+    entries = entries[np.unique(pairs, return_index=True)[1]]
     bounds = np.searchsorted(number[tree.index[entries]], np.arange(1, len(first) + 1))
+    position = np.arange(len(tree.index)) - np.searchsorted(tree.trajectory, tree.trajectory)
     values, advantages = process_rewards(tree, rewards), process_advantages(tree, rewards)
     mean, _ = reward_statistics(list(rewards))
     root = ProcessSet(
@@ -142,8 +154,8 @@ def process_sets(trajectories: Sequence[RecordedTrajectory], rewards: FloatArray
     )
     others = [
         ProcessSet(
-            start=int(tree.position[a]),
-            end=int(tree.position[b]) + 1,
+            start=int(position[entry] - b + a),
+            end=int(position[entry]) + 1,
             members=members.tolist(),
             size=len(members),
             reward=float(values[entry]),
@@ -159,7 +171,7 @@ def process_sets(trajectories: Sequence[RecordedTrajectory], rewards: FloatArray
 def _depth_first(sets: list[ProcessSet], above: IntArray) -> list[ProcessSet]:
     """Order sets by their first member below each parent; `above[n - 1]` is set n's parent, 0 the root."""
     children: list[list[int]] = [[] for _ in sets]
-    for n in sorted(range(1, len(sets)), key=lambda n: -sets[n]["members"][0]):
+    for n in sorted(range(1, len(sets)), key=lambda n: (-sets[n]["members"][0], -sets[n]["start"])):
         children[above[n - 1]].append(n)
     ordered, stack = [], [0]
     while stack:
@@ -181,7 +193,8 @@ def inspect_group(group: RecordedGroup) -> GroupReport:
     sets = process_sets(scored, np.array([row.reward for row in scored], dtype=np.float64))
     for found in sets:
         found["members"] = [places[member] for member in found["members"]]
-    statistics = tree_statistics(build_tree([row.tokens for row in scored], [row.sampled for row in scored]))
+    tree = build_tree([row.tokens for row in scored], [row.sampled for row in scored], [row.starts for row in scored])
+    statistics = tree_statistics(tree)
     return GroupReport(
         group=group.id,
         mean=mean,

@@ -97,6 +97,6 @@ def _per_group(
     result: list[FloatArray] = [np.empty(len(group.tree.index)) for group in groups]
     for batch in pack(everybody, denominator=1.0, budget=budget, flat=policy.path == "flat"):
         values = score(batch).double().cpu().numpy()
-        for row, (number, member) in enumerate(batch.origin):
-            result[number][groups[number].tree.trajectory == member] = values[batch.trajectory == row]
+        for row, ((number, _), span) in enumerate(zip(batch.origin, batch.spans, strict=True)):
+            result[number][span] = values[batch.trajectory == row]
     return result

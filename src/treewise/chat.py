@@ -106,9 +106,7 @@ class Chat:
         pieces = _reveal(self._render(hidden, reply_follows=True), mark, found)
         return self._encode_pieces(pieces)
 
-    def encode_between(
-        self, prompt: str | Sequence[Message], reply: str, more: Sequence[Message]
-    ) -> tuple[IntArray, bool]:
+    def encode_between(self, prompt: str | Sequence[Message], reply: str, more: Sequence[Message]) -> IntArray | None:
         """What stands between a finished reply and the next one: the template's end of turn, the messages `more`,
         and the header of the next reply.
 
@@ -118,19 +116,19 @@ class Chat:
             more: what comes now. Behind a text prompt its texts are appended as they stand.
 
         Returns:
-            ids[n], and whether the template leaves alone what stands before them. Some take the thinking out of
-            past turns: then the transcript that these ids continue is not what the template would make.
+            ids[n], or `None` if the template changes what stands before them. Some take the thinking out of past turns:
+            then the model is not given a continuation of what it has seen.
         """
         if isinstance(prompt, str):
             text = "".join(message["content"] for message in more)
-            return np.asarray(self._encode_pieces(["", "", *self._split(text)]), dtype=np.int64), True
+            return np.asarray(self._encode_pieces(["", "", *self._split(text)]), dtype=np.int64)
         answer: Message = {"role": "assistant", "content": self.prefill + reply}
         mark = _unused_mark([*prompt, answer, *more])
         hidden, found = self._hide(more, mark)
         marked = self._render([*prompt, {**answer, "content": f"{mark}reply"}, *hidden], reply_follows=True)
         _, there, after = marked.rpartition(f"{mark}reply")
         if not there:
-            raise ValueError("the chat template leaves out what the model replied, so no turn can follow")
+            return None
         pieces = _reveal(after, mark, found)
         opened = self._render(prompt, reply_follows=True)
         whole = self._render([*prompt, answer, *more], reply_follows=True)
@@ -138,7 +136,7 @@ class Chat:
         kept = whole.startswith(opened) and whole[len(opened) :].endswith(ending)
         # Templates may trim a reply, which changes nothing that the model would miss.
         kept = kept and whole[len(opened) : len(whole) - len(ending)].strip() == reply.strip()
-        return np.asarray(self._encode_pieces(["", "", *pieces]), dtype=np.int64), kept
+        return np.asarray(self._encode_pieces(["", "", *pieces]), dtype=np.int64) if kept else None
 
     def _hide(self, messages: Sequence[Message], mark: str) -> tuple[list[Message], list[str]]:
         """The messages with a numbered mark for every control token's text in them, and these texts."""

@@ -227,7 +227,15 @@ def credit(
     """
     members = [tuple(n for n, t in enumerate(group.trajectories) if _counts(t, objective, weights)) for group in groups]
     scored = [tuple(group.trajectories[n] for n in own) for group, own in zip(groups, members, strict=True)]
-    trees = [build_tree([t.tokens for t in rows], [t.sampled for t in rows]) for rows in scored]
+    if objective.whole_answers and any(t.starts for rows in scored for t in rows):
+        raise ValueError(
+            "the chat template changed earlier turns, so an episode is trained as several transcripts, and "
+            f"{objective.whole_answers} looks at whole episodes; choose one of single tokens, or a template that keeps "
+            "earlier turns"
+        )
+    trees = [
+        build_tree([t.tokens for t in rows], [t.sampled for t in rows], [t.starts for t in rows]) for rows in scored
+    ]
     outcomes = [
         _outcomes(group, rows, tree, weights, None if penalties is None else penalties[number])
         for number, (group, rows, tree) in enumerate(zip(groups, scored, trees, strict=True))

@@ -25,9 +25,10 @@ def compute_device(choice: str) -> Device:
 
 
 def compute_dtype(choice: str, device: Device) -> torch.dtype:
-    """The precision of forward and backward passes; `auto` is bfloat16 where matrix units make it the faster one."""
+    """The precision of forward and backward passes; `auto` is bfloat16 where the processor multiplies it faster."""
     if choice != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
     if device == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    return torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
+    fast = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32

@@ -44,6 +44,7 @@ class Display:
             console=self.console,
             disable=not self.console.is_terminal,
         )
+        self._said: set[str] = set()
         self._task = self._progress.add_task("train", total=total, completed=done, status="")
 
     def __enter__(self) -> Display:
@@ -58,6 +59,12 @@ class Display:
     def note(self, text: str) -> None:
         """A line for the person."""
         self.console.print(escape(text), soft_wrap=True)
+
+    def once(self, text: str) -> None:
+        """A line that is worth saying, but not twice."""
+        if text not in self._said:
+            self._said.add(text)
+            self.note(text)
 
     def warn(self, text: str) -> None:
         """A line that asks for attention."""

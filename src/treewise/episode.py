@@ -5,8 +5,14 @@
     tokens    <user>⏎ 3 + 4?<end>⏎<assistant>⏎ │ 7<end> │ ⏎<user>⏎ and 5 more?<end>⏎<assistant>⏎ │ 12<end>
     sampled   no                               │ yes    │ no                                     │ yes
 
-A reply stays the tokens that were sampled; only what stands between two replies is encoded. A method of the
-environment that raises or takes too long leaves the episode without a verdict, never with a score of 0.
+A reply stays the tokens that were sampled; only what stands between two replies is encoded. Where the chat template
+changes earlier turns (many take the thinking out of them) the model is given a new transcript, and the episode is
+trained as several: the old one ends with the reply, the new one begins with all that is left of the turns before.
+
+    ⏎ 3 + 4?  <think> easy </think> 7      │  ⏎ 3 + 4?  7  and 5 more?  <think> hm </think> 12
+    no        yes                          │  no                        yes
+
+A method of the environment that raises or takes too long leaves the episode without a verdict, never with a score of 0.
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ class Episode:
         turns: replies and what the environment said to them, as messages.
         ends: [turns] position of each reply's last token.
         scores: the environment's, by name; a list has one for every reply.
+        starts: positions at which another transcript begins.
         cause: why there are none.
         full: the model's context had no room for another reply.
     """
@@ -53,6 +60,7 @@ class Episode:
     completions: list[Completion] = field(default_factory=list)
     turns: list[Message] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     scores: Mapping[str, Score] = field(default_factory=dict)
     cause: str | None = None
     full: bool = False
@@ -63,6 +71,11 @@ class Episode:
         """Append what the model is given."""
         self._tokens.append(ids)
         self._logprobs.append(None)
+
+    def begin_again(self, ids: IntArray) -> None:
+        """Leave the transcript as it is; the model is given another one."""
+        self.starts.append(len(self.tokens))
+        self.give(ids)
 
     def take(self, completion: Completion, text: str) -> None:
         """Append what the model replied."""
@@ -75,8 +88,13 @@ class Episode:
 
     @property
     def tokens(self) -> IntArray:
-        """[L] the whole transcript."""
+        """[L] all transcripts."""
         return np.concatenate([np.empty(0, dtype=np.int64), *self._tokens])
+
+    @property
+    def transcript(self) -> IntArray:
+        """The last of them, which the next reply follows."""
+        return self.tokens[self.starts[-1] if self.starts else 0 :]
 
     @property
     def sampled(self) -> BoolArray:
@@ -174,8 +192,6 @@ async def play(
         make: a new environment for the problem.
         sample: draws the reply to a transcript.
         room: tokens of the longest transcript that a reply may follow.
-
-    Raises ValueError if the chat template rewrites what was said before.
     """
     episode = Episode()
     for _ in range(retries + 1):
@@ -196,26 +212,25 @@ async def _play(
     said: list[Message] = [] if isinstance(prompt, str) else _messages(prompt, "start")
     episode.give(chat.encode_prompt(prompt if isinstance(prompt, str) else said))
     while True:
-        completion, text = await sample(episode.tokens, len(episode.replies))
+        completion, text = await sample(episode.transcript, len(episode.replies))
         episode.take(completion, text)
         more = _messages(await call("step", environment.step, text), "step")
         episode.turns += more
         if not more or completion.stop_reason == "length":
             break
-        ids, kept = chat.encode_between(prompt if isinstance(prompt, str) else said, text, more)
-        if not kept:
-            raise ValueError(
-                "the chat template changes earlier turns as soon as another one follows (it may take the thinking out "
-                "of them), so a transcript of several turns would not be what the model is given; use a template that "
-                "keeps them, or one reply per episode"
-            )
-        if completion.stop_reason == "eos" and len(ids) and ids[0] == completion.tokens[-1]:
-            ids = ids[1:]  # the model has ended its turn itself
-        if room is not None and len(episode.tokens) + len(ids) > room:
+        between = chat.encode_between(prompt if isinstance(prompt, str) else said, text, more)
+        said += [{"role": "assistant", "content": chat.prefill + text}, *more]
+        if between is None:
+            ids, before = chat.encode_prompt(said), 0
+        else:
+            ended = completion.stop_reason == "eos" and [*between[:1]] == [
+                *completion.tokens[-1:]
+            ]  # by the model itself
+            ids, before = between[int(ended) :], len(episode.transcript)
+        if room is not None and before + len(ids) > room:
             episode.full = True
             break
-        episode.give(ids)
-        said += [{"role": "assistant", "content": chat.prefill + text}, *more]
+        (episode.give if before else episode.begin_again)(ids)
     scores = await call("scores", environment.scores)
     if not isinstance(scores, Mapping):
         raise Failed(inert(f"scores() returned {scores!r:.80}, not numbers by name"))

@@ -126,6 +126,7 @@ def _as_group(group: RecordedGroup) -> Group:
             stop_reason="length" if row.cut else "eos",
             scores=row.scores if counts else {},
             steps=row.steps,
+            starts=row.starts,
         )
         for row, counts in zip(group.trajectories, counted, strict=True)
     )

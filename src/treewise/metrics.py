@@ -39,6 +39,7 @@ def step_metrics(groups: Sequence[Group], credited: Sequence[CreditedGroup]) -> 
         "completions/max_length": int(lengths.max()),
         "completions/clipped_ratio": float(cut.mean()),
         "completions/stop_string_ratio": float(np.mean([answer.stop_reason == "stop" for answer in answers])),
+        "completions/split_ratio": float(np.mean([bool(answer.starts) for answer in answers])),
         "no_verdict": sum(answer.reward is None for answer in answers),
         "completions/total_tokens": int(lengths.sum()),
         "tree/path_depth": _mean([tree.path_depth for tree in trees]),

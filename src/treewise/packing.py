@@ -7,7 +7,7 @@
                          shots q2 d
 
 Credit is fixed before, group by group; here only arithmetic is shared. Micro-batches only sum: every
-coefficient already holds the step's 1/D, so a loss does not depend on how it is cut. Trajectories stay
+coefficient already holds the step's 1/D, so a loss does not depend on how it is cut. Transcripts stay
 whole, so each token's loss stands in exactly one part.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,11 +31,12 @@ class MicroBatch:
     Attributes:
         tokens, parent, position, end: [T] the tree, see `treewise.tree`.
         index: [A] tree token of every sampled token.
-        trajectory: [A] which of `transcripts` it belongs to.
+        trajectory: [A] which of `transcripts` it belongs to; a trajectory that has several counts as so many.
         advantages, coefficients: [A] as in the loss; coefficients are divided by D.
         sampler_logprobs: [A] log-probs that the sampler reported, nan where it could not tell.
-        transcripts, sampled: every trajectory's tokens and mask, for the path without a tree.
+        transcripts, sampled: every transcript's tokens and mask, for the path without a tree.
         origin: (group number, trajectory number among the scored ones) of every transcript.
+        spans: its entries in the group's trajectory space.
     """
 
     tokens: IntArray
@@ -49,6 +51,17 @@ class MicroBatch:
     transcripts: tuple[IntArray, ...]
     sampled: tuple[BoolArray, ...]
     origin: tuple[tuple[int, int], ...]
+    spans: tuple[slice, ...]
+
+
+class _Row(NamedTuple):
+    """One transcript to compute: tokens and mask [L], log-probs of its sampled tokens, and where it comes from."""
+
+    tokens: IntArray
+    sampled: BoolArray
+    logprobs: FloatArray
+    origin: tuple[int, int]
+    span: slice
 
 
 def _tree_parts(transcripts: Sequence[IntArray], budget: int) -> Iterator[list[int]]:
@@ -98,27 +111,27 @@ def pack(groups: Sequence[CreditedGroup], *, denominator: float, budget: int, fl
     """
     if budget < 1:
         raise ValueError(f"the token budget must be positive, got {budget}")
-    origin: list[tuple[int, int]] = []  # of every trajectory that has something to compute
-    spans: list[slice] = []  # its entries in the group's trajectory space
+    rows: list[_Row] = []  # of every transcript that has something to compute
     for number, group in enumerate(groups):
-        ends = np.cumsum(group.lengths).tolist()
-        for member, (trajectory, length) in enumerate(zip(group.trajectories, group.lengths, strict=True)):
-            if len(trajectory.sampled) and trajectory.sampled[0]:
-                raise ValueError(
-                    f"problem {group.group.problem.id!r}, trajectory {member}: the first token is marked "
-                    "as sampled, but there is no token before it; the prompt must not be empty"
-                )
-            if length and group.trained[member]:
-                origin.append((number, member))
-                spans.append(slice(ends[member] - length, ends[member]))
-    rows = [groups[number].trajectories[member] for number, member in origin]
+        start = 0
+        for member, trajectory in enumerate(group.trajectories):
+            for own in trajectory.transcripts:
+                sampled = trajectory.sampled[own]
+                if len(sampled) and sampled[0]:
+                    raise ValueError(
+                        f"problem {group.group.problem.id!r}, trajectory {member}: the first token is marked "
+                        "as sampled, but there is no token before it; the prompt must not be empty"
+                    )
+                span = slice(start, start := start + int(sampled.sum()))
+                if span.start < span.stop and group.trained[member]:
+                    logprobs = trajectory.logprobs[own][sampled]
+                    rows.append(_Row(trajectory.tokens[own], sampled, logprobs, (number, member), span))
     parts = _flat_parts if flat else _tree_parts
     batches = []
     for part in parts([row.tokens * 2 + row.sampled for row in rows], budget):
-        chosen = sorted(part)  # the order of the groups, whatever the tokens are
-        tree = build_tree([rows[n].tokens for n in chosen], [rows[n].sampled for n in chosen])
-        home = [groups[origin[n][0]] for n in chosen]
-        taken = [spans[n] for n in chosen]
+        chosen = [rows[n] for n in sorted(part)]  # the order of the groups, whatever the tokens are
+        tree = build_tree([row.tokens for row in chosen], [row.sampled for row in chosen])
+        taken = [(groups[row.origin[0]], row.span) for row in chosen]
         batches.append(
             MicroBatch(
                 tokens=tree.tokens,
@@ -127,13 +140,13 @@ def pack(groups: Sequence[CreditedGroup], *, denominator: float, budget: int, fl
                 end=tree.end,
                 index=tree.index,
                 trajectory=tree.trajectory,
-                advantages=np.concatenate([g.advantages[s] for g, s in zip(home, taken, strict=True)]),
-                coefficients=np.concatenate([g.coefficients[s] for g, s in zip(home, taken, strict=True)])
-                / denominator,
-                sampler_logprobs=np.concatenate([rows[n].logprobs[rows[n].sampled] for n in chosen]),
-                transcripts=tuple(rows[n].tokens for n in chosen),
-                sampled=tuple(rows[n].sampled for n in chosen),
-                origin=tuple(origin[n] for n in chosen),
+                advantages=np.concatenate([group.advantages[span] for group, span in taken]),
+                coefficients=np.concatenate([group.coefficients[span] for group, span in taken]) / denominator,
+                sampler_logprobs=np.concatenate([row.logprobs for row in chosen]),
+                transcripts=tuple(row.tokens for row in chosen),
+                sampled=tuple(row.sampled for row in chosen),
+                origin=tuple(row.origin for row in chosen),
+                spans=tuple(row.span for row in chosen),
             )
         )
     return batches

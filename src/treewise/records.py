@@ -7,8 +7,9 @@
 `mask` 1 where the model sampled the token (the default). `logprobs`, `old_logprobs` and `ref_logprobs`
 have one number per token; what stands at mask 0 is ignored, null and nan included. So have `sampler_logprobs` (null
 where the sampler could not tell) and `entropies`. `steps` are [position, reward] of each step's last token, `scores`
-the single rewards by name, `stop_reason` is "length" for an answer that was cut, and `branched` true for a group that
-was sampled with branches; `kept` is false for a group that was filtered out. Other keys are ignored.
+the single rewards by name, `starts` the positions at which another transcript of the episode begins, prompt included
+(its chat template changed earlier turns), `stop_reason` is "length" for an answer that was cut, and `branched` true for
+a group that was sampled with branches; `kept` is false for a group that was filtered out. Other keys are ignored.
 The rows of a group need not be adjacent.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ class RecordedTrajectory:
     sampler_logprobs: FloatArray | None = None
     entropies: FloatArray | None = None
     steps: tuple[tuple[int, float], ...] = ()
+    starts: tuple[int, ...] = ()
     scores: Mapping[str, float | None] = field(default_factory=dict)
     cut: bool = False
     branched: bool = False
@@ -154,6 +157,7 @@ def parse_trajectory(row: Mapping[str, Any], where: str, number: int) -> Recorde
         sampler_logprobs=_logprobs(row, "sampler_logprobs", sampled, where, unknown=True),
         entropies=_logprobs(row, "entropies", sampled, where),
         steps=_steps(row, sampled, where),
+        starts=_starts(row, len(sampled), where),
         scores=_scores(row, where),
         cut=row.get("stop_reason") == "length",
         branched=row.get("branched") is True,
@@ -252,6 +256,18 @@ def _steps(row: Mapping[str, Any], sampled: BoolArray, where: str) -> tuple[tupl
                 "a step must end at or behind a sampled token"
             )
     return tuple((step[0], float(step[1])) for step in value)
+
+
+def _starts(row: Mapping[str, Any], length: int, where: str) -> tuple[int, ...]:
+    value = row.get("starts")
+    if value is None:
+        return ()
+    whole = isinstance(value, list) and all(type(one) is int for one in value)
+    if not whole or not all(a < b for a, b in pairwise([0, *value, length])):
+        raise ValueError(
+            f'{where}: "starts" is {_short(value)}; give increasing positions inside of the {length} tokens'
+        )
+    return tuple(value)
 
 
 def _scores(row: Mapping[str, Any], where: str) -> Mapping[str, float | None]:

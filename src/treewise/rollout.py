@@ -51,8 +51,8 @@ def collect(
         env: the time that environments have, and what is done if they fail.
 
     Raises:
-        ValueError: for an empty or over-long prompt, a chat template that rewrites earlier turns, or a reward that is
-            wrong for every reply. A reward or an environment that fails leaves that trajectory without a verdict.
+        ValueError: for an empty or over-long prompt, or a reward that is wrong for every reply. A reward or an
+            environment that fails leaves that trajectory without a verdict.
     """
     work = _collect(
         problems, group_size, sampler, sampling, chat, rewards, tuple(seed), step_separator, make, env or EnvSection()
@@ -194,4 +194,5 @@ def _trajectory(episode: Episode, reply: Reply, verdict: Verdict, chat: Chat) ->
         cause=verdict.cause,
         version=episode.completions[-1].version if episode.completions else 0,
         steps=tuple(steps.items()),
+        starts=tuple(episode.starts),
     )

@@ -200,6 +200,7 @@ class Records:
                         "version": t.version,
                         **({} if kept is None or number < kept else {"kept": False}),
                         **({"steps": [[position - start, value] for position, value in t.steps]} if t.steps else {}),
+                        **({"starts": [position - start for position in t.starts]} if t.starts else {}),
                     },
                 )
 

@@ -13,12 +13,16 @@ the attention mask, and it also isolates trees that are packed one after the oth
 
 The tree is read off the sorted transcripts: a row adds the tokens behind the longest prefix that it
 shares with its predecessor, so no node objects and no recursion are needed, in O(total tokens).
+
+A trajectory may have several transcripts (its chat template took the thinking out of earlier turns). Each is a row of
+its own, and the trajectory passes through all of their tokens, through each of them once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +43,8 @@ class PrefixTree:
         size: [T] |λ|, how many of the trajectories pass through the token.
         index: [A] the tree token of every sampled token, trajectories in the given order.
         trajectory: [A] which trajectory each sampled token belongs to.
-        last: [G] the tree token that each trajectory ends with, -1 for an empty transcript.
+        leaf, owner, sign: [E] the token that a row ends with, the row's trajectory, and 1; also the token where two
+            rows of one trajectory part, and −1, so that sums below a token count each trajectory once.
         count: G, the number of trajectories.
     """
 
@@ -51,7 +56,9 @@ class PrefixTree:
     size: IntArray
     index: IntArray
     trajectory: IntArray
-    last: IntArray
+    leaf: IntArray
+    owner: IntArray
+    sign: IntArray
     count: int
 
     def __len__(self) -> int:
@@ -61,6 +68,19 @@ class PrefixTree:
     def lengths(self) -> IntArray:
         """[G] sampled tokens of each trajectory."""
         return np.bincount(self.trajectory, minlength=self.count)
+
+    def sums(self, values: ArrayLike) -> NDArray[Any]:
+        """[T] sum of a value [G] over the trajectories that pass through each token."""
+        return _sums_below(self.end, self.leaf, self.sign * np.asarray(values)[self.owner])
+
+
+def _sums_below(end: IntArray, leaf: IntArray, amounts: NDArray[Any]) -> NDArray[Any]:
+    """[T] sum of the amounts at the tokens from each token to its last descendant."""
+    there = np.zeros(len(end) + 1, dtype=amounts.dtype)
+    np.add.at(there, leaf + 1, amounts)
+    upto = np.cumsum(there)
+    below: NDArray[Any] = upto[end] - upto[:-1]
+    return below
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +121,23 @@ def _marked(tokens: Sequence[ArrayLike], sampled: Sequence[ArrayLike]) -> list[N
     return marked
 
 
-def build_tree(tokens: Sequence[ArrayLike], sampled: Sequence[ArrayLike]) -> PrefixTree:
+def build_tree(
+    tokens: Sequence[ArrayLike], sampled: Sequence[ArrayLike], starts: Sequence[Sequence[int]] | None = None
+) -> PrefixTree:
     """Build the prefix tree of one group.
 
     Args:
         tokens: G transcripts of token ids, prompt included, of any lengths.
         sampled: G masks of the same lengths, True where the model sampled the token.
+        starts: per trajectory the positions at which another transcript of its begins; default none.
 
     Raises:
         ValueError: if shapes differ or a token id is negative.
     """
-    marked = _marked(tokens, sampled)
+    whole = _marked(tokens, sampled)
+    parts = [np.split(row, own) for row, own in zip(whole, starts or [()] * len(whole), strict=True)]
+    marked = [row for own in parts for row in own]
+    owner = np.repeat(np.arange(len(whole)), [len(own) for own in parts])
     order = sort_rows(marked)
     lengths = np.array([len(row) for row in marked], dtype=np.int64)
     fresh = lengths[order.rows] - order.shared  # tokens that each sorted row adds
@@ -122,7 +148,6 @@ def build_tree(tokens: Sequence[ArrayLike], sampled: Sequence[ArrayLike]) -> Pre
     parent = np.arange(-1, total - 1, dtype=np.int64)
     position = np.empty(total, dtype=np.int64)
     end = np.empty(total, dtype=np.int64)
-    size = np.zeros(total, dtype=np.int64)
     paths: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * len(marked)
 
     path = np.empty(0, dtype=np.int64)
@@ -133,7 +158,6 @@ def build_tree(tokens: Sequence[ArrayLike], sampled: Sequence[ArrayLike]) -> Pre
         if added:
             parent[start] = path[shared - 1] if shared else -1
         path = np.concatenate([path[:shared], np.arange(start, start + added)])
-        size[path] += 1
         paths[row] = path
 
     # A token at depth d ends where the next row begins that shares at most d tokens.
@@ -145,15 +169,33 @@ def build_tree(tokens: Sequence[ArrayLike], sampled: Sequence[ArrayLike]) -> Pre
 
     is_sampled = (flat & 1).astype(bool)
     entries = [path[is_sampled[path]] for path in paths]
+    leaf, leaf_row, sign = _ends(paths, owner)
     return PrefixTree(
         tokens=flat >> 1,
         parent=parent,
         position=position,
         end=end,
         sampled=is_sampled,
-        size=size,
+        size=_sums_below(end, leaf, sign),
         index=np.concatenate([np.empty(0, dtype=np.int64), *entries]),
-        trajectory=np.repeat(np.arange(len(marked)), [len(entry) for entry in entries]),
-        last=np.array([path[-1] if len(path) else -1 for path in paths], dtype=np.int64),
-        count=len(marked),
+        trajectory=np.repeat(owner, [len(entry) for entry in entries]),
+        leaf=leaf,
+        owner=owner[leaf_row],
+        sign=sign,
+        count=len(whole),
     )
+
+
+def _ends(paths: Sequence[IntArray], owner: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """[E] tokens at which rows end (+1) or two rows of one trajectory part (−1), the row, and the sign."""
+    found = []
+    rows = sorted((row for row, path in enumerate(paths) if len(path)), key=lambda row: (owner[row], paths[row][-1]))
+    for before, row in zip([None, *rows], rows, strict=False):
+        found.append((paths[row][-1], row, 1))
+        if before is not None and owner[before] == owner[row]:
+            overlap = min(len(paths[before]), len(paths[row]))
+            shared = np.count_nonzero(paths[before][:overlap] == paths[row][:overlap])
+            if shared:
+                found.append((paths[row][shared - 1], row, -1))
+    leaf, leaf_row, sign = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return leaf, leaf_row, sign

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -82,6 +83,9 @@ class Trajectory:
     model did not sample, and nan where the sampler could not tell. `text` is what the model wrote, without
     special tokens. `steps` are (position of a step's last token, its reward) where rewards came step by step;
     `reward` is their sum.
+
+    Where a chat template changed earlier turns the model was given a new transcript, which follows in the same arrays:
+    `starts` are the positions of those behind the first.
     """
 
     tokens: IntArray
@@ -94,6 +98,13 @@ class Trajectory:
     cause: str | None = None
     version: int = 0
     steps: tuple[tuple[int, float], ...] = ()
+    starts: tuple[int, ...] = ()
+
+    @property
+    def transcripts(self) -> list[slice]:
+        """Each transcript's part of the arrays."""
+        bounds = (0, *self.starts, len(self.tokens))
+        return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ def watch(
             raise ValueError(f"{what}. There is nothing to learn from; mend the rewards")
         if len(silent) > 0.01 * answers:
             display.warn(f"{what}. Leaving answers out is unbiased only if it doesn't depend on the answer")
+    if metrics["completions/split_ratio"]:
+        display.once(
+            "the chat template changes earlier turns (as many do with thinking), so these "
+            "episodes are trained as several transcripts, each as the model was given it"
+        )
     if objective.group_filter != "none" and len(batch.kept) < recipe.rollout.problems_per_step:
         display.warn(
             f"step {metrics['step']}: {len(batch.kept)} of {recipe.rollout.problems_per_step} groups had reward spread "

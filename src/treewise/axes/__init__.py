@@ -114,6 +114,16 @@ class Objective:
             parts.append(f"overlong penalty in the last {self.overlong_penalty:g} of the limit")
         return " · ".join(parts)
 
+    @property
+    def whole_answers(self) -> str | None:
+        """The choice, if there is one, for which all tokens of an answer must be computed together."""
+        if self.ratio != "token":
+            return f"ratio {self.ratio!r}"
+        if self.name("trust_region") == "log_clip":
+            return "trust_region 'log_clip'"
+        level = getattr(self.correction, "correction_level", "token")
+        return None if level == "token" else f"correction_level {level!r}"
+
     def name(self, axis: str) -> str:
         """The name of the value on an axis of `AXES`: `clip`."""
         return next(name for name, kind in AXES[axis].items() if type(getattr(self, axis)) is kind)

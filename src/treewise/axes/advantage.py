@@ -77,14 +77,9 @@ class Advantage(ABC):
 def _node_sums(tree: PrefixTree, values: FloatArray) -> FloatArray:
     """[T + 1] sum of a value [G] over the trajectories that pass through each token.
 
-    A trajectory passes through k when its last token lies in [k, end[k]). The last entry stands for the root, in front
-    of every first token: that is where `parent` = −1 points to.
+    The last entry stands for the root, in front of every first token: that is where `parent` = −1 points to.
     """
-    at_end = np.zeros(len(tree) + 1)
-    there = tree.last >= 0
-    np.add.at(at_end, tree.last[there] + 1, values[there])
-    upto = np.cumsum(at_end)
-    return np.append(upto[tree.end] - upto[np.arange(len(tree))], values.sum())
+    return np.append(tree.sums(values), values.sum())
 
 
 def _sizes(tree: PrefixTree) -> IntArray:

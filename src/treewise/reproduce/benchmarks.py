@@ -1,7 +1,7 @@
 """The five benchmarks: where their problems are, what the paper reports of them, and a model's answers.
 
-    hub or file ──▶ problems, golds in a notation that can be compared ──▶ one answer each ──▶ figures
-                                                                                         └──▶ ANSWERS/aime24.jsonl
+    hub or file ──▶ problems ──▶ one answer each ──▶ figures
+                                               └──▶ ANSWERS/aime24.jsonl
 
 The problems get the recipe's own system message and template, the answers its stop strings, its rewards and the
 sampling of its evaluations (greedy unless it says otherwise).
@@ -10,7 +10,6 @@ sampling of its evaluations (greedy unless it says otherwise).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,23 +78,6 @@ PAPER: Mapping[str, Mapping[Method, tuple[float | None, ...]]] = {
     },
 }
 
-# What math-verify reads as something else, or not at all: e is Euler's number to it, and of several formulas between
-# dollars the first one counts.
-_NOTATION = (
-    (re.compile(r"^(-?\d+(?:\.\d+)?)e([+-]?\d+)$"), r"\1 \\times 10^{\2}"),  # 4.5e33
-    (re.compile(r"\$?\s*,\s*\$(?=[^$])"), ", "),  # $69$,$84$
-    (re.compile(r"(?<=\d)\.(?=/\d)"), ""),  # -1./3
-    (re.compile(r"\bnp\.(?=[a-z])"), r"\\"),  # np.arcsin(10/13)
-)
-
-
-def gold(answer: str) -> str:
-    """The final answer of an answer or solution column, in a notation that can be compared."""
-    found = gold_answer(answer)
-    for pattern, notation in _NOTATION:
-        found = pattern.sub(notation, found)
-    return found
-
 
 def paper_of(model: str, method: Method) -> dict[str, float]:
     """What is known of a row of the paper's table, by benchmark; a preset's further options don't count."""
@@ -127,7 +109,8 @@ def load(
     else:
         rows = read_rows(file, split=None, subset=None, options=None)[:limit]
     problems, _ = make_problems(rows, file or benchmark.source, **prompt)
-    return tuple(replace(one, answer=None if one.answer is None else gold(one.answer)) for one in problems)
+    # Some columns hold whole solutions.
+    return tuple(replace(one, answer=None if one.answer is None else gold_answer(one.answer)) for one in problems)
 
 
 def answer(

@@ -13,7 +13,7 @@ from treewise.plot.openrs import draw
 from treewise.reproduce.benchmarks import BENCHMARKS, METHODS, PAPER, Method, paper_of
 from treewise.reproduce.engine import Report, Row, Table
 from treewise.reproduce.options import OpenRS
-from treewise.statistics import Estimate
+from treewise.statistics import Estimate, counted
 
 Results = Mapping[Method, Mapping[str, Estimate]]
 
@@ -102,10 +102,10 @@ def _accuracies(options: OpenRS, model: str, results: Results, rows: Any) -> Tab
 
 def _notes(options: OpenRS) -> list[str]:
     return [
-        f"Accuracy from 0 to 1, one answer a problem, mean over {options.seeds} seed(s); answers without a verdict "
-        f"don't count. mean: of the benchmarks. cut: answers that reached {options.answer_tokens:,} tokens or the "
-        "model's limit, mean over benchmarks. step: that of the model, best by validation, or last where no step did "
-        "better than the model before training.",
+        f"Accuracy from 0 to 1, one answer a problem, mean over {counted(options.seeds, 'seed')}; answers without a "
+        f"verdict don't count. mean: of the benchmarks. cut: answers that reached {options.answer_tokens:,} tokens or "
+        "the model's limit, mean over benchmarks. step: that of the model, best by validation, or last where no step "
+        "did better than the model before training.",
         "The paper's rows are second-hand: from readers' notes on its Table 2, – where they give none, and which β "
         "λ-GRPO's five cells have is inferred from their mean. They are exact match on the same scale, k of N for "
         "30, 500, 40, 272 and 675 problems. Its prompts and sampling at evaluation are not known to us. Its mean is of "

@@ -135,7 +135,7 @@ def inner_sets(group: RecordedGroup, report: GroupReport) -> list[ProcessSet]:
     return [
         found
         for found, following in pairwise(report["sets"][1:])  # depth-first: a child follows its parent
-        if following["members"][0] in found["members"]
+        if {*following["members"]} <= {*found["members"]}
         and group.trajectories[found["members"][0]].sampled[found["start"] : found["end"]].any()
     ]
 
