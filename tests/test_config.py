@@ -8,7 +8,7 @@ import pytest
 
 from treewise.axes import Objective
 from treewise.axes.trust_region import Clip, Dppo, Sapo
-from treewise.config import Recipe
+from treewise.config import Recipe, RewardItem
 from treewise.presets import resolve
 from treewise.recipe import bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
@@ -33,6 +33,11 @@ train.steps train.token_budget train.updates_per_batch
 def test_the_list_of_options_is_pinned() -> None:
     """Those of the objective follow from the axes, and stand in docs/options.md."""
     assert sorted(name for name, _, _ in options() if not name.startswith("objective.")) == sorted(OPTIONS.split())
+
+
+def test_the_options_of_a_reward_are_pinned() -> None:
+    assert " ".join(RewardItem.model_fields) == "function weight name options gate seconds"
+    assert all(entry.description and "\n" not in entry.description for entry in RewardItem.model_fields.values())
 
 
 def test_every_option_has_one_line_of_help() -> None:

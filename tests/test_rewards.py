@@ -235,7 +235,7 @@ def test_rewards_that_can_not_work_are_errors_at_the_start() -> None:
 
 
 def test_m05_an_empty_reply_is_text_for_every_built_in_reward() -> None:
-    names = ["exact", "numeric", "last_number", "math", "think_format", "think_answer_format"]
+    names = ["exact", "numeric", "last_number", "choice", "math", "think_format", "think_answer_format", "repetition"]
     [verdict] = asyncio.run(score([load_reward(name) for name in names], [Reply(Problem("0", "p", "7"), "")]))
     assert verdict == Verdict(0.0, dict.fromkeys(names, 0.0))
 
