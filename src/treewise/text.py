@@ -8,3 +8,11 @@ def inert(text: str, *, limit: int = 300) -> str:
     half = limit // 2
     shown = text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+
+
+def cut(text: str, limit: int) -> str:
+    """At most about `limit` characters: the middle of long text is left out, and how much that is."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[len(text) - half :]}"
