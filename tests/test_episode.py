@@ -372,11 +372,11 @@ PAGE = (Path(__file__).parents[1] / "docs" / "environments.md").read_text(encodi
 @pytest.fixture
 def game(tmp_path: Path) -> dict[str, Any]:
     """The page's environment, a tiny model, and a recipe of one step."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[0]
     (tmp_path / "game.py").write_text(code)
     rows = [{"prompt": "guess my number, from 1 to 9".replace(",", ""), "answer": str(n)} for n in range(1, 9)]
     (tmp_path / "numbers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    text = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)[0]
     recipe = tomllib.loads(text.replace("game.py", str(tmp_path / "game.py")).replace("numbers", f"{tmp_path}/numbers"))
     recipe["model"] = {"path": str(write_tiny_model(tmp_path / "model")), "dtype": "float32"}
     recipe["rollout"] = {"problems_per_step": 4, "group_size": 4, "max_new_tokens": 8}

@@ -86,7 +86,9 @@ class EnvSection(Section):
     step_seconds: Annotated[float, Field(gt=0)] = Field(60.0, description="time of one call of the environment")
     episode_seconds: Annotated[float, Field(gt=0)] = Field(600.0, description="time of all its calls in one episode")
     retries: Count = Field(1, description="play an episode again in which the environment failed")
-    concurrency: Positive = Field(64, description="environments that work at one time")
+    concurrency: Positive = Field(
+        64, description="environments that work at one time; where they run programs, by default one per processor"
+    )
 
 
 class RewardItem(Section):

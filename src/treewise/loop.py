@@ -122,7 +122,7 @@ def _loop(
             seed=(loop.seed, TRAINING, progress.batches + refill),
             step_separator=rollout.step_separator,
             make=session.make,
-            env=recipe.env,
+            env=session.env,
         )
 
     for step in range(progress.step, loop.steps):
@@ -196,7 +196,7 @@ def _evaluate(
         seed=(recipe.train.seed, EVALUATION),
         step_separator=recipe.rollout.step_separator,
         make=session.make,
-        env=recipe.env,
+        env=session.env,
     )
     evaluation = summarise(groups)
     row = evaluation.row(progress.step)

@@ -21,6 +21,11 @@ from typing import Any, Literal
 from treewise.jail import start
 from treewise.jail.start import SandboxError
 
+__all__ = [
+    "MECHANISMS", "Limits", "Outcome", "Result", "SandboxError", "describe", "processors", "protections", "require",
+    "run", "run_each",
+]  # fmt: skip
+
 Outcome = Literal["finished", "failed", "time", "memory", "output", "disk", "processes", "skipped"]
 # Namespaces: own network, processes, file system. Landlock: files by path. seccomp: system calls by number.
 # User: root starts the program as a user of its own.
@@ -169,9 +174,14 @@ def _working(using: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in using if _fault((name,), Limits()) is None)
 
 
+def processors() -> int:
+    """How many programs run at one time."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+
+
 @functools.cache
 def _slots() -> threading.Semaphore:
-    return threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+    return threading.BoundedSemaphore(processors())
 
 
 @functools.cache

@@ -45,6 +45,7 @@ class Session:
     objective: Objective
     rewards: tuple[Reward, ...]
     make: Callable[[Problem], Environment]
+    env: EnvSection
     problems: list[Problem]
     held_out: list[Problem]
     notes: list[str]
@@ -176,6 +177,13 @@ def _problems(
     return problems, note
 
 
+def _env_section(section: EnvSection, concurrency: int | None) -> EnvSection:
+    """With as many environments at one time as they themselves would have, unless the recipe says how many."""
+    if concurrency is None or "concurrency" in section.model_fields_set:
+        return section
+    return section.model_copy(update={"concurrency": min(concurrency, section.concurrency)})
+
+
 def open_session(
     recipe: Recipe,
     *,
@@ -208,6 +216,11 @@ def open_session(
         raise ValueError("the env section has no effect without an environment: set env.name, or pass environment=")
     env = load_environment(environment or recipe.env.name, options=recipe.env.options, weights=recipe.env.weights)
     rewards += tuple(Reward(name, None, weight) for name, weight in env.weights.items())
+    if not any(item.weight for item in rewards):
+        raise ValueError(
+            f"every reward has weight 0 ({', '.join(item.name for item in rewards) or 'there is none'}), so nothing "
+            "could be learned; add a [[reward]] that judges the last reply, or set env.weights"
+        )
     check_steps(rewards, advantage=objective.name("advantage"), separator=recipe.rollout.step_separator)
     device = compute_device(recipe.model.device)
     model = _load_trainable(recipe, str(source or recipe.model.path)).to(device)
@@ -228,9 +241,10 @@ def open_session(
     chosen, note = _problems(None if problems is None else list(problems), recipe.data, recipe, chat, "problems", room)
     notes.append(note)
     try:
-        env.make(chosen[0])
+        first = env.make(chosen[0])
     except Exception as error:  # an environment may fail in any way
         raise ValueError(f"can't make the environment of problem {chosen[0].id!r}: {inert(str(error))}") from error
+    notes += getattr(first, "notes", [])
     tests: list[Problem] = []
     # The recipe's held-out problems belong to the recipe's problems.
     if held_out is not None or (problems is None and recipe.eval.source is not None):
@@ -242,6 +256,8 @@ def open_session(
         notes.append("no evaluation: eval.source belongs to data.source, which problems= replaces; pass held_out=")
     elif recipe.eval != EvalSection():
         raise ValueError("the eval section has no effect without held-out problems: set eval.source, or pass held_out=")
+    for problem in (*chosen, *tests):
+        env.check(problem)
     section = recipe.optimizer
     dtype = compute_dtype(recipe.model.dtype, device)
     optimizer = Optimizer(
@@ -275,6 +291,7 @@ def open_session(
         objective=objective,
         rewards=rewards,
         make=env.make,
+        env=_env_section(recipe.env, getattr(first, "concurrency", None)),
         problems=chosen,
         held_out=tests,
         notes=notes,

@@ -49,3 +49,11 @@ class _Inert:
 
 def _escaped(text: str, *, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def cut(text: str, limit: int) -> str:
+    """At most about `limit` characters: the middle of long text is left out, and how much that is."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[len(text) - half :]}"

@@ -12,15 +12,23 @@ from treewise.env.single_turn import SingleTurn
 from treewise.named import find
 from treewise.types import Problem
 
-BUILT_IN = {"wordle": "treewise.env.wordle:Wordle"}
+BUILT_IN = {
+    "code": "treewise.env.code:Code",
+    "tools": "treewise.env.tools:Tools",
+    "wordle": "treewise.env.wordle:Wordle",
+}
 METHODS = ("start", "step", "scores")
 
 
 class Loaded(NamedTuple):
-    """How an environment is made of a problem, and the weight of each of its scores in the reward."""
+    """How an environment is made of a problem, and the weight of each of its scores in the reward.
+
+    `check` raises ValueError for a problem that can't be played.
+    """
 
     make: Callable[[Problem], Environment]
     weights: Mapping[str, float]
+    check: Callable[[Problem], object]
 
 
 def load_environment(
@@ -66,4 +74,8 @@ def load_environment(
             f"env.options = {given} doesn't suit the environment {name}: {error}; its options are "
             f"{', '.join(known) or 'none'}"
         ) from None
-    return Loaded(partial(found, **given), own)
+    return Loaded(partial(found, **given), own, getattr(found, "check", _any))
+
+
+def _any(problem: Problem) -> None:
+    """Any problem can be played."""
