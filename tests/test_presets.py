@@ -69,9 +69,8 @@ class Table:
         self.moved = False
 
     def _gather(self, batch: MicroBatch, values: Any) -> Tensor:
-        return torch.stack(
-            [torch.as_tensor(v, dtype=torch.float64) for t in batch.transcripts for v in values(self.rows[id(t)])]
-        )
+        rows = [self.rows[id(t.base)] for t in batch.transcripts]  # a transcript is a slice of its trajectory's tokens
+        return torch.stack([torch.as_tensor(v, dtype=torch.float64) for row in rows for v in values(row)])
 
     def logprobs(self, batch: MicroBatch) -> Tensor:
         return self._gather(batch, (lambda row: row.logp) if self.moved else (lambda row: row.old))
