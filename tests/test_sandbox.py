@@ -190,6 +190,15 @@ while True:
     assert processes_with("bomb-of-the-test") == []
 
 
+@pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where nobody else has scratch folders; the program's user must get through."""
+    with tempfile.TemporaryDirectory(prefix="test-sandbox-") as folder:
+        os.chmod(folder, 0o711)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -201,13 +210,13 @@ while True:
         "os.posix_fallocate(os.open('file', os.O_CREAT | os.O_WRONLY), 0, 2**30)",
     ],
 )
-def test_the_disk_is_not_filled(using: tuple[str, ...], program: str, tmp_path: Path) -> None:
+def test_the_disk_is_not_filled(using: tuple[str, ...], program: str, scratch: Path) -> None:
     before = os.statvfs("/tmp")
     done = tried(f"import os\n{program}", using, Limits(disk_mb=8, seconds=2))
     assert done.outcome in ("failed", "disk")
     after = os.statvfs("/tmp")
     assert (before.f_bfree - after.f_bfree) * before.f_frsize < 64 * 2**20
-    assert not list(Path(tempfile.gettempdir()).glob("treewise-*")), "the scratch folder is left"
+    assert not list(scratch.iterdir()), "the scratch folder is left"
 
 
 def test_nothing_survives_the_program(using: tuple[str, ...]) -> None:
@@ -443,7 +452,7 @@ run("import os, sys, subprocess\\nsubprocess.run([sys.executable, '-c', 'import 
     assert wait_for(lambda: not processes_with("#left"))
 
 
-def test_a_sandbox_that_can_not_start_is_no_verdict(using: tuple[str, ...]) -> None:
+def test_a_sandbox_that_can_not_start_is_no_verdict(using: tuple[str, ...], scratch: Path) -> None:
     tried("", using)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
@@ -452,7 +461,7 @@ def test_a_sandbox_that_can_not_start_is_no_verdict(using: tuple[str, ...]) -> N
             tried("print(1)", using)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for left in Path(tempfile.gettempdir()).glob("treewise-*"):  # removing a folder takes a descriptor, too
+        for left in scratch.iterdir():  # removing a folder takes a descriptor, too
             left.rmdir()
 
 
