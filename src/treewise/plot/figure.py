@@ -46,8 +46,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 def heading(figure: Figure, x: float, title: str, text: str) -> None:
     """A title with an explanation below it, at the top of the figure, `x` in figure widths."""
-    figure.text(x, 0.955, printable(title), size=17, weight="bold", va="center", parse_math=False)
-    figure.text(x, 0.935, text, size=11.5, color=MUTED, va="top", linespacing=1.35, parse_math=False)
+    inch = 1 / figure.get_figheight()
+    figure.text(x, 1 - 0.28 * inch, printable(title), size=17, weight="bold", va="center", parse_math=False)
+    figure.text(x, 1 - 0.42 * inch, text, size=11.5, color=MUTED, va="top", linespacing=1.35, parse_math=False)
 
 
 def legend(axes: Axes, **where: Any) -> None:
