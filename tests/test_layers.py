@@ -20,6 +20,8 @@ LAYERS = [
         "steps",
         "named",
         "signals",
+        "sandbox",
+        "jail",
         "config",
         "recipe",
         "axes",
@@ -53,7 +55,7 @@ LAYERS = [
 WITHIN = {
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("axes", "tree"), ("axes", "types"),
     ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "steps"),
-    ("recipe", "config"), ("statistics", "types"),
+    ("recipe", "config"), ("statistics", "types"), ("sandbox", "jail"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"), ("tasks", "env"),
     ("rollout", "episode"), ("analysis", "records"), ("explain", "records"), ("explain", "assess"),

@@ -31,13 +31,15 @@ Outcome = Literal["finished", "failed", "time", "memory", "output", "disk", "pro
 # User: root starts the program as a user of its own.
 MECHANISMS = ("namespaces", "landlock", "seccomp", "user")
 _MEGABYTE = 2**20
+_LEAST_MB = 32
 _VARIABLES = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "PYTHONUTF8": "1",
     "PYTHONHASHSEED": "0",  # the same program gives the same output
     "PYTHONINTMAXSTRDIGITS": "0",
-    # As many threads as a large machine has processors would take the whole address space.
+    # A thread per processor of a large machine, or a heap per thread, would take the whole address space.
+    "MALLOC_ARENA_MAX": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -69,6 +71,8 @@ class Limits:
         for name in self.__slots__:
             if not getattr(self, name) > 0:
                 raise ValueError(f"the limit {name} is {getattr(self, name)!r}: it must be above 0")
+        if self.memory_mb < _LEAST_MB:
+            raise ValueError(f"the limit memory_mb is {self.memory_mb}: Python itself needs {_LEAST_MB}")
 
 
 @dataclass(frozen=True, slots=True)
