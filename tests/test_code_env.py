@@ -112,6 +112,15 @@ def test_the_prompt_is_the_beginning_of_the_program(code: str, stem: str) -> Non
     assert compile(whole_program(code, stem), "", "exec")
 
 
+def test_a_function_may_have_the_name_of_a_built_in() -> None:
+    program = "def sum(a, b): return a + b"
+    assert passes({"test_list": ["assert sum(1, 2) == 3"]}, program)
+    check = "def check(candidate):\n    given = [1, 2]\n    assert abs(candidate(*given)) == 3"
+    assert passes({"test": check, "entry_point": "sum"}, program)
+    assert not passes({"test_list": ["assert sum(1, 2) == 3"]}, "def sum(a, b): return a - b")
+    assert passes({"tests": {"inputs": [[1, 2]], "outputs": [3], "fn_name": "sum"}}, program)
+
+
 def test_a_text_prompt_is_continued_without_a_block() -> None:
     info = {"test": CHECK, "entry_point": "total"}
     for reply, passed in (("    return sum(numbers)\n", 1.0), ("    return 3\n", 0.0), ("\nno code", 0.0)):
@@ -136,6 +145,7 @@ def test_a_prompt_in_words_is_not_part_of_the_program() -> None:
         ({"tests": {"inputs": [1], "outputs": ["1"]}}, None, "tests, test 1: input and output must be text"),
         ({"tests": [{"input": "1"}]}, None, "tests must hold assert statements"),
         ({"tests": [{"input": "1", "output": None}]}, None, "tests, test 1: input and output must be text"),
+        ({"tests": [{"input": "1", "output": "2", "testtype": "functional"}]}, None, "tests of the type 'functional'"),
         ({"test_list": ["assert f(1) = 2"]}, None, "test_list, test 1 is no Python"),
         ({"test_list": ["assert f()"], "test_setup_code": "import"}, None, "test_setup_code is no Python"),
         ({"test_list": ["assert f()"], "test_imports": [1]}, None, "test_imports and test_setup_code must be text"),
@@ -322,6 +332,8 @@ TRUE = [
     "assert nothing() is None and complex_() == 1j and bytes_() == b'a'",
     "assert nested() == {(1, 2): [{3}, frozenset({4})], None: bytearray(b'x')}",
     "assert keyed(1, b=2) == 3",
+    "assert only((1, 'a', 2.5), int) == [1] and kind(1) is int and best(['a', 'bbb'], key=len) == 'bbb'",
+    "import copy\nnodes = copy.deepcopy([Node(1)])\nassert nodes[0].value == 1",
     "assert numpy_() == 2 and numpy_() + 0.5 == 2.5",
 ]
 UNTRUE = [
@@ -371,6 +383,9 @@ def endless():
     found.append(found)
     return found
 def keyed(a, *, b): return a + b
+def only(given, kind): return [one for one in given if isinstance(one, kind)]
+def kind(thing): return type(thing)
+def best(given, key): return max(given, key=key)
 def numpy_(): return Own()
 """
 

@@ -22,6 +22,8 @@ import pytest
 from treewise import sandbox
 from treewise.sandbox import MECHANISMS, Limits, Result, SandboxError, protections, run, run_each
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are run on Linux only")
+
 WAYS = {"namespaces": MECHANISMS, "container": ("landlock", "seccomp", "user")}
 QUICK = Limits(seconds=0.5, wall_seconds=3.0, memory_mb=256, output_bytes=100_000, disk_mb=8, processes=16)
 
@@ -422,6 +424,7 @@ tries = {{
     "other's limits": lambda: libc.prlimit({os.getpid()}, 7, (ctypes.c_ulong * 2)(9, 9), None),
     "the kernel's settings": lambda: open("/proc/sys/kernel/domainname", "w").write("x"),
     "other's priority": lambda: libc.setpriority(0, {os.getpid()}, 19) if {nice} < 19 else -1,
+    "its parent's limits": lambda: libc.prlimit(os.getppid(), 7, (ctypes.c_ulong * 2)(9, 9), None),
     "more processes": lambda: (resource.setrlimit(resource.RLIMIT_NPROC, (10**5, 10**5)), 0)[1],
 }}
 for name, attempt in tries.items():

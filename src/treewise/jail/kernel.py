@@ -44,8 +44,7 @@ _SHARED = {
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }  # fmt: skip
-_OF_A_PROCESS = {"tgkill": (234, 131), "prlimit64": (302, 261)}
-_SOCKET, _CLONE, _CLONE3 = (41, 198), (56, 220), 435
+_SOCKET, _CLONE, _TGKILL, _PRLIMIT, _CLONE3 = (41, 198), (56, 220), (234, 131), (302, 261), 435
 
 
 def _call(name: str, *arguments: object) -> int:
@@ -169,7 +168,8 @@ def fresh_user(serial: int) -> int:
 
 def counts_by_namespace() -> bool:
     """Whether a limit on processes counts those of the user namespace only, as Linux 5.14 and later do."""
-    return tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (5, 14)
+    numbers = "".join(letter if letter.isdigit() else " " for letter in os.uname().release).split()
+    return tuple(map(int, numbers[:2])) >= (5, 14)
 
 
 def forget_privileges(user: tuple[int, int] | None) -> None:
@@ -193,9 +193,9 @@ def only_files(readable: list[str], writable: str) -> None:
     """Landlock: files outside of these can't be opened, made, renamed or removed, and signals stay inside. Names, sizes
     and modes can still be asked for, and times and modes of own files changed."""
     version = _call("syscall", 444, None, 0, 1)
-    everything = (1 << min(13 + (version > 1) + (version > 2) + (version > 4), 16)) - 1
-    if version == 4:
-        everything = (1 << 15) - 1
+    if version < 3:
+        raise OSError(errno.ENOSYS, f"version {version} of Landlock lets files be emptied: it takes Linux 6.2")
+    everything = (1 << (15 if version < 5 else 16)) - 1
     on_files = everything & 0b1100000000000111
     rules = struct.pack("=3Q", everything, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
@@ -235,10 +235,8 @@ def filter_calls(*, local_sockets: bool, shared: bool) -> None:
     steps += [(equal, 0, 3, _CLONE[place]), (load, 0, 0, 16), (any_bit, 0, 1, spaces), (leave, 0, 0, deny)]
     steps += [(load, 0, 0, 0), (equal, 0, 3, _SOCKET[place]), (load, 0, 0, 16)]
     steps += [(equal, 1 if local_sockets else 0, 0, 1), (leave, 0, 0, deny), (load, 0, 0, 0)]
-    if shared:
-        for numbers in _OF_A_PROCESS.values():  # of itself only: its id, or 0
-            steps += [(equal, 0, 4, numbers[place]), (load, 0, 0, 16), (equal, 2, 0, os.getpid()), (equal, 1, 0, 0)]
-            steps += [(leave, 0, 0, deny), (load, 0, 0, 0)]
+    for number, mine in [(_PRLIMIT[place], 0), *([(_TGKILL[place], os.getpid())] if shared else [])]:  # only on itself
+        steps += [(equal, 0, 3, number), (load, 0, 0, 16), (equal, 1, 0, mine), (leave, 0, 0, deny), (load, 0, 0, 0)]
     steps += [(leave, 0, 0, allow)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     filters = struct.pack("@HP", len(steps), ctypes.addressof(program))
