@@ -503,6 +503,13 @@ def test_a_sandbox_that_can_not_start_is_no_verdict(using: tuple[str, ...]) -> N
             left.rmdir()
 
 
+def test_a_folder_that_is_not_there_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("", using=(), unprotected=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(SandboxError, match="there is no folder for a program"):
+        run("print(1)", using=(), unprotected=True)
+
+
 def test_without_protection_nothing_runs() -> None:
     assert set(protections(()).values()) == {None}
     with pytest.raises(SandboxError, match="keep a program from network, files, processes .nothing may be used."):

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -136,9 +137,11 @@ def protections(using: Sequence[str] = MECHANISMS) -> dict[str, str | None]:
     works = _working(using)
     network = {"namespaces": "a network of its own", "seccomp": "no sockets"}
     files = {"namespaces": "a file system of its own", "landlock": "Landlock"}
-    if start.readable_by_all(start.interpreter()):  # otherwise it has to stay the owner of root's files
+    others = {"namespaces": "processes of its own"}
+    if start.readable_by_all(start.interpreter()):  # otherwise it has to stay the owner of root's files and processes
         files["user"] = "a user of its own, who can read what everyone can"
-    others = {"namespaces": "processes of its own", "user": "a user of its own", "seccomp": "no signals"}
+        others["user"] = "a user of its own"
+    others["seccomp"] = "no signals"
     return {
         what: next((text for name, text in ways.items() if name in works), None)
         for what, ways in {"network": network, "files": files, "processes": others}.items()
@@ -226,14 +229,20 @@ def _run(
         },
     }
     patience = min(total_seconds, len(inputs) * limits.wall_seconds) + limits.wall_seconds + _GRACE_SECONDS
-    if "namespaces" in using:
-        reply = start.ask({**request, "base": ""}, patience)
-    else:
-        with tempfile.TemporaryDirectory(prefix="treewise-", ignore_cleanup_errors=True) as base:
-            os.chmod(base, 0o711)  # the program may be another user's
-            reply = start.ask({**request, "base": base}, patience)
+    with ExitStack() as stack:
+        base = "" if "namespaces" in using else stack.enter_context(_folder())
+        reply = start.ask({**request, "base": base}, patience)
     results = [_result(**result) for result in reply["results"]]
     return results + [Result("skipped")] * (len(inputs) - len(results))
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="treewise-", ignore_cleanup_errors=True)
+        os.chmod(folder.name, 0o711)  # the program may be another user's
+    except OSError as error:
+        raise SandboxError(f"there is no folder for a program: {error}") from error
+    return folder
 
 
 def _result(*, outcome: Outcome, code: int, stdout: bytes, stderr: bytes, seconds: float, wall: float) -> Result:
