@@ -112,6 +112,15 @@ def test_the_prompt_is_the_beginning_of_the_program(code: str, stem: str) -> Non
     assert compile(whole_program(code, stem), "", "exec")
 
 
+def test_a_function_may_have_the_name_of_a_built_in() -> None:
+    program = "def sum(a, b): return a + b"
+    assert passes({"test_list": ["assert sum(1, 2) == 3"]}, program)
+    check = "def check(candidate):\n    given = [1, 2]\n    assert abs(candidate(*given)) == 3"
+    assert passes({"test": check, "entry_point": "sum"}, program)
+    assert not passes({"test_list": ["assert sum(1, 2) == 3"]}, "def sum(a, b): return a - b")
+    assert passes({"tests": {"inputs": [[1, 2]], "outputs": [3], "fn_name": "sum"}}, program)
+
+
 def test_a_text_prompt_is_continued_without_a_block() -> None:
     info = {"test": CHECK, "entry_point": "total"}
     for reply, passed in (("    return sum(numbers)\n", 1.0), ("    return 3\n", 0.0), ("\nno code", 0.0)):
@@ -136,6 +145,7 @@ def test_a_prompt_in_words_is_not_part_of_the_program() -> None:
         ({"tests": {"inputs": [1], "outputs": ["1"]}}, None, "tests, test 1: input and output must be text"),
         ({"tests": [{"input": "1"}]}, None, "tests must hold assert statements"),
         ({"tests": [{"input": "1", "output": None}]}, None, "tests, test 1: input and output must be text"),
+        ({"tests": [{"input": "1", "output": "2", "testtype": "functional"}]}, None, "tests of the type 'functional'"),
         ({"test_list": ["assert f(1) = 2"]}, None, "test_list, test 1 is no Python"),
         ({"test_list": ["assert f()"], "test_setup_code": "import"}, None, "test_setup_code is no Python"),
         ({"test_list": ["assert f()"], "test_imports": [1]}, None, "test_imports and test_setup_code must be text"),
@@ -239,7 +249,7 @@ def test_outputs_are_compared_by_words(found: str, expected: str, same: bool) ->
         "import threading, os\nthreading.Thread(target=lambda: os._exit(0)).start()",
     ],
 )
-@pytest.mark.parametrize("form", ["asserts", "check", "calls"])
+@pytest.mark.parametrize("form", ["asserts", "check"])
 def test_a_program_does_not_win_by_what_it_does_to_itself(program: str, form: str) -> None:
     assert scores(FORMS[form], program)["passed"] == 0.0
 
@@ -302,41 +312,39 @@ def test_a_program_does_not_win_by_what_it_prints(program: str) -> None:
 # What honest programs return
 
 
-@pytest.mark.parametrize(
-    ("test", "passed"),
-    [
-        ("assert pair(1, 2) == (1, 2)", True),
-        ("assert pair(1, 2).second == 2", False),  # a copy is a plain tuple
-        ("assert half() == 0.5", True),
-        ("assert list(count(3)) == [0, 1, 2]", True),
-        ("assert words('a b a') == {'a': 2, 'b': 1}", True),
-        ("assert day() == datetime.date(2024, 2, 29)", True),
-        ("numbers = [3, 1]\nsort(numbers)\nassert numbers == [1, 3]", True),
-        ("seen = {1}\ngrow(seen)\nassert seen == {1, 2}", True),
-        ("root = Node(1)\nroot.left = Node(2)\nassert depth(root) == 2", True),
-        ("assert Node(1) == Node(1)", True),
-        ("assert Node(1) != 1", True),
-        ("assert Node(5).value == 5 and len(Node(7)) == 7 and not Node(0) and 3 in Node(3)", True),
-        ("assert Node(1).same() is not None and isinstance(huge(), int) and huge() == 10**5000", True),
-        (
-            "try:\n    fail('no')\n    assert False\nexcept KeyError as error:\n    assert error.args == (\"'no'\",)",
-            True,
-        ),
-        ("try:\n    fail_oddly()\nexcept RuntimeError as error:\n    assert 'Odd' in str(error)", True),
-        ("assert maths.fabs(-1) == 1 and PI == 3", True),
-        ("assert math.isclose(third(), 1 / 3, rel_tol=1e-9)", True),
-        ("assert third() == float('inf') or True", True),
-        ("assert nothing() is None and complex_() == 1j and bytes_() == b'a'", True),
-        ("assert nested() == {(1, 2): [{3}, frozenset({4})], None: bytearray(b'x')}", True),
-        ("assert deep()", False),
-        ("assert endless()", False),
-        ("assert missing(1)", False),
-        ("assert keyed(1, b=2) == 3", True),
-        ("assert numpy_() == 2 and numpy_() + 0.5 == 2.5", True),
-    ],
-)
-def test_values_reach_the_test_as_they_are(test: str, passed: bool) -> None:
-    program = """
+TRUE = [
+    "assert pair(1, 2) == (1, 2)",
+    "assert half() == 0.5",
+    "assert list(count(3)) == [0, 1, 2]",
+    "assert words('a b a') == {'a': 2, 'b': 1}",
+    "assert day() == datetime.date(2024, 2, 29)",
+    "numbers = [3, 1]\nsort(numbers)\nassert numbers == [1, 3]",
+    "seen = {1}\ngrow(seen)\nassert seen == {1, 2}",
+    "root = Node(1)\nroot.left = Node(2)\nassert depth(root) == 2",
+    "assert Node(1) == Node(1)",
+    "assert Node(1) != 1",
+    "assert Node(5).value == 5 and len(Node(7)) == 7 and not Node(0) and 3 in Node(3)",
+    "assert Node(1).same() is not None and isinstance(huge(), int) and huge() == 10**5000",
+    "try:\n    fail('no')\n    assert False\nexcept KeyError as error:\n    assert 'no' in error.args[0]",
+    "try:\n    fail_oddly()\nexcept RuntimeError as error:\n    assert 'Odd' in str(error)",
+    "assert maths.fabs(-1) == 1 and PI == 3",
+    "assert math.isclose(third(), 1 / 3, rel_tol=1e-9)",
+    "assert nothing() is None and complex_() == 1j and bytes_() == b'a'",
+    "assert nested() == {(1, 2): [{3}, frozenset({4})], None: bytearray(b'x')}",
+    "assert keyed(1, b=2) == 3",
+    "assert only((1, 'a', 2.5), int) == [1] and kind(1) is int and best(['a', 'bbb'], key=len) == 'bbb'",
+    "import copy\nnodes = copy.deepcopy([Node(1)])\nassert nodes[0].value == 1",
+    "assert numpy_() == 2 and numpy_() + 0.5 == 2.5",
+]
+UNTRUE = [
+    "assert pair(1, 2).second == 2",
+    "assert deep()",
+    "assert endless()",
+    "assert missing(1)",
+]
+
+
+VALUES = """
 import collections, datetime, math as maths
 from fractions import Fraction
 Pair = collections.namedtuple("Pair", "first second")
@@ -375,9 +383,17 @@ def endless():
     found.append(found)
     return found
 def keyed(a, *, b): return a + b
+def only(given, kind): return [one for one in given if isinstance(one, kind)]
+def kind(thing): return type(thing)
+def best(given, key): return max(given, key=key)
 def numpy_(): return Own()
 """
-    assert passes({"test_list": [test], "test_imports": ["import datetime", "import math"]}, program) == passed
+
+
+def test_values_reach_the_test_as_they_are() -> None:
+    imports = {"test_imports": ["import datetime", "import math"]}
+    assert scores({"test_list": TRUE, **imports}, VALUES) == {"passed": 1.0, "share": 1.0, "runs": 1.0}
+    assert scores({"test_list": UNTRUE, **imports}, VALUES) == {"passed": 0.0, "share": 0.0, "runs": 1.0}
 
 
 def test_a_test_that_can_not_be_judged_is_no_verdict() -> None:
@@ -393,7 +409,7 @@ def test_limits_of_a_program_are_verdicts() -> None:
     assert scores(FORMS["asserts"], busy, seconds=0.3) == {"passed": 0.0, "share": 0.5, "runs": 1.0}
     large = "def total(numbers): return bytearray(10**9)"
     assert scores(FORMS["asserts"], large, memory_mb=128)["passed"] == 0.0
-    large = "def total(numbers): return 'x' * 2**27"
+    large = "def total(numbers): return 'x' * (2**26 + 1)"
     assert scores(FORMS["asserts"], large)["passed"] == 0.0
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,13 +32,15 @@ Outcome = Literal["finished", "failed", "time", "memory", "output", "disk", "pro
 # User: root starts the program as a user of its own.
 MECHANISMS = ("namespaces", "landlock", "seccomp", "user")
 _MEGABYTE = 2**20
+_LEAST_MB = 32
 _VARIABLES = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "PYTHONUTF8": "1",
     "PYTHONHASHSEED": "0",  # the same program gives the same output
     "PYTHONINTMAXSTRDIGITS": "0",
-    # As many threads as a large machine has processors would take the whole address space.
+    # A thread per processor of a large machine, or a heap per thread, would take the whole address space.
+    "MALLOC_ARENA_MAX": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -69,6 +72,8 @@ class Limits:
         for name in self.__slots__:
             if not getattr(self, name) > 0:
                 raise ValueError(f"the limit {name} is {getattr(self, name)!r}: it must be above 0")
+        if self.memory_mb < _LEAST_MB:
+            raise ValueError(f"the limit memory_mb is {self.memory_mb}: Python itself needs {_LEAST_MB}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +137,11 @@ def protections(using: Sequence[str] = MECHANISMS) -> dict[str, str | None]:
     works = _working(using)
     network = {"namespaces": "a network of its own", "seccomp": "no sockets"}
     files = {"namespaces": "a file system of its own", "landlock": "Landlock"}
-    if start.readable_by_all(start.interpreter()):  # otherwise it has to stay the owner of root's files
+    others = {"namespaces": "processes of its own"}
+    if start.readable_by_all(start.interpreter()):  # otherwise it has to stay the owner of root's files and processes
         files["user"] = "a user of its own, who can read what everyone can"
-    others = {"namespaces": "processes of its own", "user": "a user of its own", "seccomp": "no signals"}
+        others["user"] = "a user of its own"
+    others["seccomp"] = "no signals"
     return {
         what: next((text for name, text in ways.items() if name in works), None)
         for what, ways in {"network": network, "files": files, "processes": others}.items()
@@ -222,14 +229,20 @@ def _run(
         },
     }
     patience = min(total_seconds, len(inputs) * limits.wall_seconds) + limits.wall_seconds + _GRACE_SECONDS
-    if "namespaces" in using:
-        reply = start.ask({**request, "base": ""}, patience)
-    else:
-        with tempfile.TemporaryDirectory(prefix="treewise-", ignore_cleanup_errors=True) as base:
-            os.chmod(base, 0o711)  # the program may be another user's
-            reply = start.ask({**request, "base": base}, patience)
+    with ExitStack() as stack:
+        base = "" if "namespaces" in using else stack.enter_context(_folder())
+        reply = start.ask({**request, "base": base}, patience)
     results = [_result(**result) for result in reply["results"]]
     return results + [Result("skipped")] * (len(inputs) - len(results))
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="treewise-", ignore_cleanup_errors=True)
+        os.chmod(folder.name, 0o711)  # the program may be another user's
+    except OSError as error:
+        raise SandboxError(f"there is no folder for a program: {error}") from error
+    return folder
 
 
 def _result(*, outcome: Outcome, code: int, stdout: bytes, stderr: bytes, seconds: float, wall: float) -> Result:

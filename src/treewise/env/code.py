@@ -170,7 +170,8 @@ class Code:
             results = self._run_each(program, [case.text for case in cases])
             return [self._compared(result, case) for result, case in zip(results, cases, strict=True)]
         first = json.dumps({"program": program, "imports": suite.imports})
-        inputs = [f"{len(first):10}{first}{json.dumps({'setup': suite.setup, 'test': case.text})}" for case in cases]
+        tests = [{"setup": suite.setup, "test": case.text, "entry": suite.entry} for case in cases]
+        inputs = [f"{len(first):10}{first}{json.dumps(test)}" for test in tests]
         return [self._judged(result) for result in self._run_each(_judge(), inputs)]
 
     def _compared(self, result: Result, case: Case) -> Mark:

@@ -40,11 +40,13 @@ class Suite:
     Attributes:
         setup: code that stands before every case that is code.
         stem: the beginning of the program, which the prompt has given.
+        entry: the name of the function that code tests, where the data says it.
     """
 
     cases: tuple[Case, ...]
     setup: str = ""
     stem: str = ""
+    entry: str = ""
 
     @property
     def imports(self) -> str:
@@ -65,10 +67,12 @@ def read_suite(problem: Problem) -> Suite:
             raise ValueError(f"it has no column {', '.join(_COLUMNS)}, no answer, and not both test and entry_point")
         column, value = next(iter(given.items()))
         setup = "\n".join([*_texts(info.get("test_imports")), *_texts(info.get("test_setup_code"))])
-        cases = _cases(_decoded(value, column), column)
+        value = _decoded(value, column)
+        cases = _cases(value, column)
         if setup and cases[0].output is None:
             _parse(setup, "test_setup_code")
-        return Suite(tuple(cases), setup)
+        entry = value.get("fn_name") if isinstance(value, Mapping) else None
+        return Suite(tuple(cases), setup, entry=entry or "")
     except ValueError as error:
         raise ValueError(f"the tests of problem {problem.id!r} can't be used: {error}") from None
 
@@ -90,6 +94,11 @@ def _cases(value: Any, column: str) -> list[Case]:
             raise ValueError(f"{column} needs inputs and outputs, two lists of one length")
         tests: list[Any] = list(zip(inputs, outputs, strict=True))
     elif _is_list(value) and all(isinstance(one, Mapping) and {"input", "output"} <= one.keys() for one in value):
+        if other := next((one for one in value if one.get("testtype", "stdin") != "stdin"), None):
+            raise ValueError(
+                f"{column} has tests of the type {other['testtype']!r}: give those that call a function as "
+                "{'inputs', 'outputs', 'fn_name'}"
+            )
         tests = [(one["input"], one["output"]) for one in value]
     elif _is_list(value) and all(isinstance(one, str) for one in value):
         tests = list(value)
@@ -140,7 +149,7 @@ def _function(test: Any, name: Any, problem: Problem) -> Suite:
     _parse(name, "entry_point")
     stem = problem.info.get("prompt") or (problem.prompt if isinstance(problem.prompt, str) else "")
     begins = isinstance(stem, str) and re.search(rf"^(async )?def {re.escape(name)}\b", stem, flags=re.M)
-    return Suite((Case(f"{test}\n\ncheck({name})"),), stem=str(stem) if begins else "")
+    return Suite((Case(f"{test}\n\ncheck({name})"),), stem=str(stem) if begins else "", entry=name)
 
 
 def _parse(text: str, where: str) -> None:

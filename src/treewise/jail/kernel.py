@@ -22,22 +22,29 @@ _AT_RECURSIVE, _DETACH = 0x8000, 2
 FILES = 4096  # and folders that a program may make
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
-# By machine: the audit architecture and the numbers of system calls that both have. Above 424 numbers are common.
+# By machine: the audit architecture, and the numbers of system calls on both (None: it isn't there).
 _MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_SYSTEM_CALLS = {
-    # A way around the walls, or memory that no limit counts.
+# Ways around the walls, and memory that no limit counts.
+_CLOSED = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "unshare": (272, 97),
     "setns": (308, 268), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "memfd_create": (319, 279),
-    "shmget": (29, 194), "setuid": (105, 146), "setreuid": (113, 145), "setresuid": (117, 147),
-    "io_uring_setup": (425, 425), "pidfd_getfd": (438, 438), "memfd_secret": (447, 447),
+    "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "setuid": (105, 146), "setreuid": (113, 145),
+    "setresuid": (117, 147), "io_uring_setup": (425, 425), "pidfd_getfd": (438, 438), "memfd_secret": (447, 447),
 }  # fmt: skip
-_SIGNALS = {
+# What reaches the processes and files of the same user, though Landlock hides them: signals, priorities, modes.
+_SHARED = {
     "kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
+    "pidfd_send_signal": (424, 424), "setpriority": (141, 140), "ioprio_set": (251, 30),
+    "sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122), "migrate_pages": (256, 238), "move_pages": (279, 239),
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "chmod": (90, None), "fchmod": (91, 52),
+    "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None), "fchown": (93, 55), "lchown": (94, None),
+    "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
 }  # fmt: skip
-_OF_A_PROCESS = {"tgkill": (234, 131), "prlimit64": (302, 261)}
-_SOCKET, _CLONE, _CLONE3 = (41, 198), (56, 220), 435
+_SOCKET, _CLONE, _TGKILL, _PRLIMIT, _CLONE3 = (41, 198), (56, 220), (234, 131), (302, 261), 435
 
 
 def _call(name: str, *arguments: object) -> int:
@@ -101,7 +108,8 @@ def shrink_root(visible: list[tuple[str, str]]) -> None:
     os.symlink("/tmp", "/dev/shm")
     for folder in ("/proc", "/tmp"):
         os.mkdir(folder)
-    _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+    # Read-only, because some of the kernel's settings are to be had for being root's, without any right of root's.
+    _mount("proc", "/proc", "proc", _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_EXEC)
     _call("umount2", b"/old", _DETACH)
     os.rmdir("/old")
     _call("sethostname", b"sandbox", 7)
@@ -137,7 +145,7 @@ def limit(*, cpu: int, memory: int, file: int, processes: int) -> None:
     """Limits of the process and its children; `cpu` in seconds, `memory` and `file` in bytes."""
     limits = {
         "CPU": cpu, "AS": memory, "FSIZE": file, "NPROC": processes, "NOFILE": 256, "CORE": 0, "MEMLOCK": 2**16,
-        "MSGQUEUE": 0, "SIGPENDING": 64, "STACK": 2**26,
+        "MSGQUEUE": 0, "SIGPENDING": 64, "STACK": 2**24,
     }  # fmt: skip
     for name, value in limits.items():
         number = getattr(resource, f"RLIMIT_{name}")
@@ -160,7 +168,8 @@ def fresh_user(serial: int) -> int:
 
 def counts_by_namespace() -> bool:
     """Whether a limit on processes counts those of the user namespace only, as Linux 5.14 and later do."""
-    return tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (5, 14)
+    numbers = "".join(letter if letter.isdigit() else " " for letter in os.uname().release).split()
+    return tuple(map(int, numbers[:2])) >= (5, 14)
 
 
 def forget_privileges(user: tuple[int, int] | None) -> None:
@@ -181,12 +190,12 @@ def forget_privileges(user: tuple[int, int] | None) -> None:
 
 
 def only_files(readable: list[str], writable: str) -> None:
-    """Landlock: files outside of these can't be opened, made, renamed or removed, and signals stay inside. It doesn't
-    keep anyone from asking for names, sizes and modes, nor from changing modes of own files."""
+    """Landlock: files outside of these can't be opened, made, renamed or removed, and signals stay inside. Names, sizes
+    and modes can still be asked for, and times and modes of own files changed."""
     version = _call("syscall", 444, None, 0, 1)
-    everything = (1 << min(13 + (version > 1) + (version > 2) + (version > 4), 16)) - 1
-    if version == 4:
-        everything = (1 << 15) - 1
+    if version < 3:
+        raise OSError(errno.ENOSYS, f"version {version} of Landlock lets files be emptied: it takes Linux 6.2")
+    everything = (1 << (15 if version < 5 else 16)) - 1
     on_files = everything & 0b1100000000000111
     rules = struct.pack("=3Q", everything, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
@@ -205,12 +214,12 @@ def only_files(readable: list[str], writable: str) -> None:
     os.close(ruleset)
 
 
-def filter_calls(*, local_sockets: bool, signals: bool) -> None:
+def filter_calls(*, local_sockets: bool, shared: bool) -> None:
     """seccomp: no network, no new namespaces, no look into other processes.
 
     Args:
         local_sockets: whether sockets between own processes may be made.
-        signals: whether signals may be sent; otherwise only to itself.
+        shared: others have the same user, so signals go to itself only, and no file's mode is changed.
     """
     place = list(_MACHINES).index(machine())
     allow, deny, absent = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
@@ -218,20 +227,16 @@ def filter_calls(*, local_sockets: bool, signals: bool) -> None:
     # (code, skip if true, skip if false, value); a call's number stands at 0, the architecture at 4, arguments at 16
     steps = [(load, 0, 0, 4), (equal, 1, 0, _MACHINES[machine()]), (leave, 0, 0, 0), (load, 0, 0, 0)]
     steps += [(at_least, 0, 1, 0x40000000), (leave, 0, 0, deny)]  # x86's other numbering
-    denied = [numbers[place] for numbers in _SYSTEM_CALLS.values()]
-    if not signals:
-        denied += [numbers[place] for numbers in _SIGNALS.values()]
-    for number in denied:
+    denied = [numbers[place] for numbers in ({**_CLOSED, **_SHARED} if shared else _CLOSED).values()]
+    for number in filter(None, denied):
         steps += [(equal, 0, 1, number), (leave, 0, 0, deny)]
     steps += [(equal, 0, 1, _CLONE3), (leave, 0, 0, absent)]  # its flags can't be seen; callers then take clone
     spaces = _NEW_MOUNTS | _NEW_CGROUP | _NEW_NAMES | _NEW_IPC | _NEW_USER | _NEW_PIDS | _NEW_NETWORK
     steps += [(equal, 0, 3, _CLONE[place]), (load, 0, 0, 16), (any_bit, 0, 1, spaces), (leave, 0, 0, deny)]
     steps += [(load, 0, 0, 0), (equal, 0, 3, _SOCKET[place]), (load, 0, 0, 16)]
     steps += [(equal, 1 if local_sockets else 0, 0, 1), (leave, 0, 0, deny), (load, 0, 0, 0)]
-    if not signals:
-        for numbers in _OF_A_PROCESS.values():  # of itself only: its id, or 0
-            steps += [(equal, 0, 4, numbers[place]), (load, 0, 0, 16), (equal, 2, 0, os.getpid()), (equal, 1, 0, 0)]
-            steps += [(leave, 0, 0, deny), (load, 0, 0, 0)]
+    for number, mine in [(_PRLIMIT[place], 0), *([(_TGKILL[place], os.getpid())] if shared else [])]:  # only on itself
+        steps += [(equal, 0, 3, number), (load, 0, 0, 16), (equal, 1, 0, mine), (leave, 0, 0, deny), (load, 0, 0, 0)]
     steps += [(leave, 0, 0, allow)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     filters = struct.pack("@HP", len(steps), ctypes.addressof(program))

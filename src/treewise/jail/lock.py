@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from typing import Any
 
 from treewise.jail import kernel, processes
 from treewise.jail.scratch import Scratch
+
+_HEAP = 2**26  # bytes of address space
 
 
 class Lock:
@@ -39,11 +40,12 @@ class Lock:
             os.dup2(end, number)
         os.umask(0o077)
         os.chdir(self.scratch.path)
-        with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # if the machine's memory runs out, take this and nobody else
+        apart = self._user is not None and self._user[0] == self._user[1]
+        # Between two users the C library ignores that it shall have one heap for all threads.
+        heaps = 0 if apart or self._user is None else _HEAP * limits["processes"]
         kernel.limit(
             cpu=int(limits["seconds"]) + 2,
-            memory=limits["memory"],
+            memory=limits["memory"] + heaps,
             file=limits["disk"],
             processes=limits["processes"] + self._counted_already(),
         )
@@ -53,8 +55,7 @@ class Lock:
         if "landlock" in self._using and not inside:
             kernel.only_files([*(source for _, source in self._request["visible"]), self.program], self.scratch.path)
         if "seccomp" in self._using:
-            apart = self._user is not None and self._user[0] == self._user[1]
-            kernel.filter_calls(local_sockets=inside, signals=inside or apart)
+            kernel.filter_calls(local_sockets=inside, shared=not inside and not apart)
         variables = {"HOME": self.scratch.path, "TMPDIR": self.scratch.path, **self._request["variables"]}
         command = [*self._request["command"], self.program]
         os.execve(command[0], command, variables)

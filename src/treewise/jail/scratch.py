@@ -8,6 +8,12 @@ from contextlib import suppress
 from treewise.jail import kernel
 
 
+def remove(folder: str) -> None:
+    """Remove a folder with all that a program may have made in it: any depth, any modes."""
+    for words in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
+        os.spawnvp(os.P_WAIT, words[0], words)
+
+
 class Scratch:
     """A new, empty folder for the time of a `with`.
 
@@ -32,9 +38,8 @@ class Scratch:
     def __exit__(self, *_: object) -> None:
         if self._mounted:
             kernel.unmount_tmp()
-        else:  # any depth, any modes
-            for words in (["chmod", "-R", "u+rwx", self.path], ["rm", "-rf", self.path]):
-                os.spawnvp(os.P_WAIT, words[0], words)
+        else:
+            remove(self.path)
 
     def is_too_full(self) -> bool:
         """Whether the files, or their number, are above what the program may have."""

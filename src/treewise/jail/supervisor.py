@@ -16,10 +16,12 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from treewise.jail import kernel, processes
 from treewise.jail.lock import Lock
+from treewise.jail.scratch import remove
 
 _TICK = 0.02  # seconds between two looks at what a program uses
 
@@ -43,9 +45,13 @@ def main() -> None:
         os.waitpid(watcher, 0)
     finally:
         processes.end_all(processes.kill_family)
+        if request["base"]:
+            remove(request["base"])
 
 
 def _watcher(request: dict[str, Any]) -> None:
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if the machine's memory runs out, take this and what it starts, and nobody else
     if "namespaces" in request["using"]:
         kernel.die_with_parent(signal.SIGKILL)
     else:
