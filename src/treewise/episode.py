@@ -50,8 +50,8 @@ class Episode:
         completions: their tokens.
         turns: replies and what the environment said to them, as messages.
         ends: [turns] position of each reply's last token.
-        scores: the environment's, by name; a list has one for every reply.
         starts: positions at which another transcript begins.
+        scores: the environment's, by name; a list has one for every reply.
         cause: why there are none.
         full: the model's context had no room for another reply.
     """
@@ -223,9 +223,8 @@ async def _play(
         if between is None:
             ids, before = chat.encode_prompt(said), 0
         else:
-            ended = completion.stop_reason == "eos" and [*between[:1]] == [
-                *completion.tokens[-1:]
-            ]  # by the model itself
+            # The model may have ended its turn itself.
+            ended = completion.stop_reason == "eos" and between[:1].tolist() == completion.tokens[-1:].tolist()
             ids, before = between[int(ended) :], len(episode.transcript)
         if room is not None and before + len(ids) > room:
             episode.full = True
