@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from treewise.plot import draw_curves, draw_run
+from treewise.plot import draw_run
 from treewise.plot.figure import STYLE
 from treewise.plot.runlog import choose_group, read_curves, running_mean
 from treewise.plot.text import CHARACTER, FONT, LINE, SIZES, fit, last_words, printable
@@ -65,10 +65,9 @@ def write_run(
     *,
     steps: int = 0,
     scores: Sequence[tuple[int, float]] = (),
-    offset: float = 0.0,
 ) -> Path:
     run.mkdir(parents=True)
-    metrics = [{"step": n + 1, "reward": offset + n / 40, "reward_std": 0.4} for n in range(steps)]
+    metrics = [{"step": n + 1, "reward": n / 40, "reward_std": 0.4} for n in range(steps)]
     evaluations = [
         {"step": n, "accuracy": {"last_number": {"mean": x, "low": x - 0.05, "high": x + 0.05, "n": 200}}}
         for n, x in scores
@@ -301,34 +300,6 @@ def test_a_long_prompt_shows_its_last_words() -> None:
 def test_the_running_mean_is_centred_and_exact_at_the_ends() -> None:
     np.testing.assert_allclose(running_mean(np.arange(40.0))[[0, 1, 20, 38, 39]], [1, 1.5, 20, 37.5, 38])
     np.testing.assert_allclose(running_mean(np.array([3.0])), [3.0])
-
-
-def test_seeds_of_methods_are_drawn_over_each_other(tmp_path: Path) -> None:
-    runs = [
-        write_run(tmp_path / f"{n}", steps=20 + n, scores=[(0, 0.2), (20, 0.5 + 0.1 * n)], offset=0.1 * n)
-        for n in range(4)
-    ]
-    out = draw_curves(runs, ["λ-GRPO", "λ-GRPO", "GRPO $x$", "GRPO $x$"], tmp_path / "curves.png")
-    pixels = imread(out)[:, :, :3]
-    assert pixels.shape == (600, 1600, 3)
-    for half in (pixels[:, :700], pixels[:, 700:]):
-        assert (half[:, :, 2] - half[:, :, 0] > 0.4).sum() > 300
-        assert (half[:, :, 0] - half[:, :, 2] > 0.4).sum() > 300
-
-
-def test_curves_of_runs_without_evaluations_or_shared_steps_are_drawn(tmp_path: Path) -> None:
-    one, two = write_run(tmp_path / "one", steps=1), write_run(tmp_path / "two", steps=1)
-    (two / "metrics.jsonl").write_text('{"step": 7, "reward": 0.5}\n')
-    assert draw_curves([one, two], ["a", "a"], tmp_path / "same.png").is_file()
-    assert draw_curves([one, two], ["a", "b"], tmp_path / "two.png").is_file()
-
-
-def test_curves_need_a_label_per_run_and_metrics(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", ANSWERS)
-    with pytest.raises(ValueError, match="1 runs but 2 labels"):
-        draw_curves([run], ["a", "b"], tmp_path / "x.png")
-    with pytest.raises(ValueError, match="no reward to draw"):
-        draw_curves([run], ["a"], tmp_path / "x.png")
 
 
 def test_drawing_leaves_pyplot_and_global_settings_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of finished runs: one run's summary, and several runs over each other.
+"""The picture of a finished run.
 
 RUN/metrics.jsonl  ─▶ training reward ┐
 RUN/eval.jsonl     ─▶ held-out scores ├▶ RUN/summary.png
@@ -8,17 +8,16 @@ RUN/rollouts.jsonl ─▶ one prefix tree ┘
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treewise.plot.figure import COLOURS, STYLE, heading, label_steps, legend, new_figure, shared_steps
+from treewise.plot.figure import COLOURS, STYLE, heading, label_steps, legend, new_figure
 from treewise.plot.runlog import Candidate, Curves, choose_group, read_curves, running_mean
 from treewise.plot.text import printable
 from treewise.plot.tree import BETTER, INK, MUTED, draw_tree
-from treewise.types import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,65 +104,5 @@ def draw_run(run: Path, out: Path | None = None) -> Path:
             note = f"{skipped + curves.skipped} unreadable lines left out"
             figure.text(0.02, 0.01, note, size=9, color=MUTED)
         out = run / "summary.png" if out is None else out
-        figure.savefig(out)
-    return out
-
-
-def _draw_methods(axes: Axes, title: str, methods: Mapping[str, Sequence[tuple[FloatArray, FloatArray]]]) -> None:
-    """Per method the mean of its runs, a band from the lowest to the highest, and each run as a thin line."""
-    for (label, curves), colour in zip(methods.items(), COLOURS * len(methods), strict=False):
-        steps, values = shared_steps(curves)
-        if not len(steps):
-            continue
-        mean, marker = values.mean(axis=0), "o" if len(steps) < 12 else ""
-        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.13, linewidth=0)
-        axes.plot(steps, values.T, color=colour, linewidth=0.8, alpha=0.5, marker=marker, markersize=3)
-        change = f"{mean[0]:.2f} → {mean[-1]:.2f}"
-        axes.plot(steps, mean, color=colour, linewidth=2.6, marker=marker, label=f"{printable(label)}: {change}")
-    label_steps(axes)
-    axes.set_title(printable(title), loc="left", size=13, weight="bold", pad=14 + 20 * len(methods), parse_math=False)
-    if axes.lines:
-        legend(axes, loc="lower left", bbox_to_anchor=(-0.04, 1.0), fontsize=11)
-
-
-def draw_curves(runs: Sequence[Path], labels: Sequence[str], out: Path) -> Path:
-    """Draw several runs over each other into `out`: training reward, and a panel per held-out score.
-
-    Runs with the same label are seeds of one method.
-
-    Raises:
-        ValueError: if there is not one label per run, or a run has no readable metrics.
-        ImportError: without matplotlib.
-    """
-    from matplotlib import style
-
-    if not runs or len(runs) != len(labels):
-        raise ValueError(f"{len(runs)} runs but {len(labels)} labels; give every run one, seeds the same")
-    methods: dict[str, list[Curves]] = defaultdict(list)
-    for run, label in zip(runs, labels, strict=True):
-        methods[label].append(read_curves(run))
-        if not len(methods[label][-1].steps):
-            raise ValueError(f"{run} has no reward to draw; give the folder of a run that made a step")
-    names = _distinct([run for seeds in methods.values() for run in seeds])
-    with style.context(["default", STYLE]):
-        figure = new_figure(16, 6)
-        widths = [1.6] + [1.0] * min(len(names), 3)
-        panels = figure.subplots(1, len(widths), squeeze=False, gridspec_kw={"width_ratios": widths})[0]
-        figure.subplots_adjust(left=0.04, right=0.985, bottom=0.14, top=0.91 - 0.043 * len(methods), wspace=0.18)
-        training = {label: [(run.steps, running_mean(run.reward)) for run in seeds] for label, seeds in methods.items()}
-        _draw_methods(panels[0], "Training reward, running mean", training)
-        for panel, name in zip(panels[1:], names, strict=False):
-            scores = {
-                label: [(run.held_out[name].steps, run.held_out[name].mean) for run in seeds]
-                for label, seeds in methods.items()
-                if all(name in run.held_out for run in seeds)
-            }
-            _draw_methods(panel, f"Held-out {names[name]}", scores)
-        limits = [panel.get_ylim() for panel in panels[1:]]
-        for panel in panels[1:]:  # one scale for all shares of problems
-            panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-        counts = ", ".join(f"{len(seeds)} of {printable(label)}" for label, seeds in methods.items())
-        note = f"thin: single runs ({counts}) · bold: their mean · band: from the lowest to the highest"
-        figure.text(0.04, 0.025, note, size=10, color=MUTED, parse_math=False)
         figure.savefig(out)
     return out
