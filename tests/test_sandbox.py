@@ -166,6 +166,20 @@ def test_packages_are_there_only_if_asked_for(using: tuple[str, ...]) -> None:
     assert tried(program, using, Limits(), packages=True).stdout == "3.0\n"
 
 
+def test_packages_may_lie_in_the_folder_of_temporary_files(
+    using: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where many a virtual environment of a CI is."""
+    with tempfile.TemporaryDirectory(prefix="test-packages-") as folder:
+        packages = Path(folder) / "site-packages"
+        packages.mkdir()
+        (packages / "there.py").write_text("word = 'found'")
+        os.chmod(folder, 0o755)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
+        program = "import os, there; open('file', 'x'); print(there.word, os.listdir())"
+        assert tried(program, using, Limits(seconds=4), packages=True).stdout == "found ['file']\n"
+
+
 def test_several_run_at_once(using: tuple[str, ...]) -> None:
     def one(number: int) -> str:
         return tried(f"import time; time.sleep(0.05); open('file', 'x').write('a'); print({number})", using).stdout

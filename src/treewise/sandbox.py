@@ -208,8 +208,11 @@ def _run(
 ) -> list[Result]:
     """What `run_each` does, once it is known to be possible."""
     variables = {**_VARIABLES, **{name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}}
-    if packages:
-        variables["PYTHONPATH"] = ":".join(start.site_packages())
+    # In a file system of its own they stand where nothing else does: they might lie in /tmp, which is the program's.
+    own = "namespaces" in using
+    found = enumerate(start.site_packages() if packages else ())
+    places = [(f"/packages/{number}" if own else path, os.path.realpath(path)) for number, path in found]
+    variables["PYTHONPATH"] = ":".join(path for path, _ in places)
     request = {
         "parent": os.getpid(),
         "using": list(using),
@@ -217,7 +220,7 @@ def _run(
         "inputs": [text.encode(errors="replace") for text in inputs],
         "command": [start.interpreter(), "-P", "-s", "-S", "-B"],
         "variables": variables,
-        "visible": start.visible(packages=packages),
+        "visible": [*start.visible(), *places],
         "total_seconds": total_seconds,
         "limits": {
             "seconds": limits.seconds,
@@ -230,7 +233,7 @@ def _run(
     }
     patience = min(total_seconds, len(inputs) * limits.wall_seconds) + limits.wall_seconds + _GRACE_SECONDS
     with ExitStack() as stack:
-        base = "" if "namespaces" in using else stack.enter_context(_folder())
+        base = "" if own else stack.enter_context(_folder())
         reply = start.ask({**request, "base": base}, patience)
     results = [_result(**result) for result in reply["results"]]
     return results + [Result("skipped")] * (len(inputs) - len(results))

@@ -36,12 +36,12 @@ def site_packages() -> list[str]:
     return [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
 
 
-def visible(*, packages: bool) -> list[tuple[str, str]]:
+def visible() -> list[tuple[str, str]]:
     """(path, where it really is) of what an interpreter needs to start."""
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     wanted = [*_SYSTEM, sys.base_prefix, sys.base_exec_prefix, interpreter(), *filter(os.path.isabs, libraries)]
     found: dict[str, str] = {}
-    for path in sorted(map(os.path.abspath, [*wanted, *(site_packages() if packages else [])])):
+    for path in sorted(map(os.path.abspath, wanted)):
         source = os.path.realpath(path)
         shown = any(path.startswith(f"{above}/") and source == at + path[len(above) :] for above, at in found.items())
         if os.path.exists(path) and path != "/" and not shown:
