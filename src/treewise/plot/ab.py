@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treewise.plot.figure import COLOURS, STYLE, heading, label_steps, legend, new_figure
+from treewise.plot.figure import COLOURS as PALETTE
+from treewise.plot.figure import STYLE, heading, label_steps, legend, new_figure
 from treewise.plot.text import printable
 from treewise.plot.tree import INK, MUTED
 from treewise.types import FloatArray
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = "osD^vP"
-LINES = ("-", "--", "-.")
+# The baseline looks like GRPO in the pictures of the synthetic tree, the first challenger like λ-GRPO.
+COLOURS = (PALETTE[1], PALETTE[0], *PALETTE[2:])
+MARKERS = "soD^vP"
+LINES = ("--", "-", "-.")
 LARGEST_RATIO = 2.5  # beyond it a ratio is drawn at the edge
 
 
