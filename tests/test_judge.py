@@ -326,7 +326,8 @@ def test_equal_replies_get_one_verdict(server: Server) -> None:
 
 def test_verdicts_survive_in_the_cache_and_half_a_line_does_no_harm(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
-    options: dict[str, Any] = {"cache": str(path), "api_key_env": "JUDGE_KEY"}
+    # One at a time, so that the third reply's verdict is the last line.
+    options: dict[str, Any] = {"cache": str(path), "api_key_env": "JUDGE_KEY", "concurrency": 1}
     assert [v.reward for v in ask(judge(server, **options), "7", "8", f"say {KEY}\\nVerdict: correct")] == [
         1.0,
         0.0,
