@@ -76,7 +76,7 @@ def main() -> None:
     recipe = load_recipe("quickstart", {"model.dtype": "float32", "rollout.temperature": arguments.temperature})
     session = open_session(recipe)
     groups = collect(
-        session.problems[: arguments.problems],
+        session.supply.problems[: arguments.problems],
         group_size=arguments.answers,
         sampler=session.sampler,
         sampling=Sampling(recipe.rollout.max_new_tokens, temperature=arguments.temperature, stop=recipe.rollout.stop),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from treewise.config import Recipe, RewardItem
+from pydantic import BaseModel
+
+from treewise.config import Recipe, RewardItem, SourceItem
 from treewise.recipe import options
 
 HEADER = """# Options
@@ -14,14 +16,20 @@ Every option of a recipe. In TOML they stand in sections (`[train]` with `steps 
 """
 
 
+# Options that are lists of tables, and the page about them.
+ITEMS = {"reward": (RewardItem, "rewards.md"), "data.mix": (SourceItem, "data.md")}
+
+
 def render() -> str:
-    """The page: one table per section."""
+    """The page: one table per section, and one for each list of tables in it."""
     lines = [HEADER]
     section = None
+    behind: list[str] = []
     for name, default, text in options():
         head = name.partition(".")[0]
         if head != section:
-            section = head
+            lines += behind
+            section, behind = head, []
             about = getattr(Recipe.model_fields[head].annotation, "__doc__", None)
             title = about if "." in name and about else (Recipe.model_fields[head].description or "")
             lines += [f"\n## {head}\n", f"{title.strip()}\n", "| option | default | |", "|---|---|---|"]
@@ -30,13 +38,17 @@ def render() -> str:
         if head == "reward":
             shown = '`[{function = "…", weight = 1}]`'
         lines.append(f"| `{name}` | {shown} | {text.replace('|', chr(92) + '|')} |")
-        if head == "reward":
-            lines.append("\nEach of them ([rewards.md](rewards.md)):\n")
-            lines += ["| in `[[reward]]` | default | |", "|---|---|---|"]
-            for own, entry in RewardItem.model_fields.items():
-                default = "" if entry.is_required() or entry.default in (None, {}) else f"`{entry.default}`"
-                lines.append(f"| `{own}` | {default} | {entry.description} |")
-    return "\n".join(lines) + "\n"
+        if name in ITEMS:
+            behind = _table(name, *ITEMS[name])
+    return "\n".join([*lines, *behind]) + "\n"
+
+
+def _table(name: str, item: type[BaseModel], page: str) -> list[str]:
+    lines = [f"\nEach of them ([{page}]({page})):\n", f"| in `[[{name}]]` | default | |", "|---|---|---|"]
+    for own, entry in item.model_fields.items():
+        default = "" if entry.is_required() or entry.default in (None, {}) else f"`{entry.default}`"
+        lines.append(f"| `{own}` | {default} | {entry.description} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -8,15 +8,16 @@ import pytest
 
 from treewise.axes import Objective
 from treewise.axes.trust_region import Clip, Dppo, Sapo
-from treewise.config import Recipe, RewardItem
+from treewise.config import Recipe, RewardItem, SourceItem
 from treewise.presets import resolve
 from treewise.recipe import bundled_recipes, load_recipe, make_recipe, options, parse_overrides
 
 OPTIONS = """
-data.examples data.limit data.max_prompt_tokens data.options data.source data.split data.subset data.system
-data.template data.template_options
+curriculum.high curriculum.low curriculum.rest curriculum.score
+data.duplicates data.examples data.limit data.max_prompt_tokens data.mix data.options data.source data.split
+data.stream data.subset data.system data.template data.template_options
 env.concurrency env.episode_seconds env.name env.options env.retries env.step_seconds env.weights
-eval.every eval.limit eval.min_p eval.options eval.repetition_penalty eval.source eval.split eval.temperature
+eval.every eval.limit eval.min_p eval.name eval.options eval.repetition_penalty eval.source eval.split eval.temperature
 eval.top_k eval.top_p
 lora.alpha lora.rank
 model.attention model.device model.dtype model.gradient_checkpointing model.path
@@ -35,9 +36,11 @@ def test_the_list_of_options_is_pinned() -> None:
     assert sorted(name for name, _, _ in options() if not name.startswith("objective.")) == sorted(OPTIONS.split())
 
 
-def test_the_options_of_a_reward_are_pinned() -> None:
-    assert " ".join(RewardItem.model_fields) == "function weight name options gate seconds"
-    assert all(entry.description and "\n" not in entry.description for entry in RewardItem.model_fields.values())
+def test_the_options_of_rewards_and_sources_are_pinned() -> None:
+    assert " ".join(RewardItem.model_fields) == "function weight name options gate seconds when"
+    assert " ".join(SourceItem.model_fields) == "source name weight split subset limit options stream"
+    fields = [*RewardItem.model_fields.values(), *SourceItem.model_fields.values()]
+    assert all(entry.description and "\n" not in entry.description for entry in fields)
 
 
 def test_every_option_has_one_line_of_help() -> None:

@@ -654,3 +654,25 @@ def test_the_process_of_a_worker_ends_with_it(worker: Callable[[str], Worker]) -
     assert process.poll() is None
     del slow
     assert process.poll() is not None
+
+
+@pytest.mark.parametrize("returned", [1.0, {"score": 1.0, "acc": True}])
+def test_a_reward_function_of_verl_works_as_it_is(returned: Any) -> None:
+    seen = []
+
+    def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> Any:
+        seen.append((data_source, solution_str, ground_truth, extra_info))
+        return returned
+
+    problem = Problem("0", "2 + 2?", "4", {"data_source": "gsm8k", "extra_info": {"index": 0}})
+    (verdict,) = asyncio.run(score([load_reward(compute_score)], [Reply(problem, "it is 4")]))
+    assert verdict.reward == 1.0
+    assert seen == [("gsm8k", "it is 4", "4", {"index": 0})]
+
+
+def test_a_dict_without_a_score_is_no_verdict() -> None:
+    def compute_score(solution_str: str) -> dict[str, float]:
+        return {"acc": 1.0}
+
+    (verdict,) = asyncio.run(score([load_reward(compute_score)], [Reply(Problem("0", "", "4"), "4")]))
+    assert (verdict.reward, verdict.cause) == (None, "compute_score: returned None")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from folders import write_problems, write_tiny_model
+from folders import write_tiny_model
 from treewise.loop import train
 from treewise.named import find
 from treewise.recipe import make_recipe
@@ -51,22 +51,23 @@ def test_the_functions_of_the_page_work(own: None) -> None:
 
 
 def test_the_recipe_of_the_page_trains(own: None, tmp_path: Path) -> None:
+    problems = [{"problem": f"{n}+1=?", "answer": str(n + 1), "level": "hard" if n % 2 else "easy"} for n in range(8)]
     recipe = make_recipe(
         {
             **tomllib.loads(blocks("toml")[0].replace("seconds = 5", "seconds = 60")),
             "model": {"path": str(write_tiny_model(tmp_path / "model"))},
-            "data": {"source": str(write_problems(tmp_path / "sums.jsonl", 8))},
-            "rollout": {"problems_per_step": 2, "group_size": 4, "max_new_tokens": 24},
+            "rollout": {"problems_per_step": 8, "group_size": 4, "max_new_tokens": 24},
             "train": {"steps": 1, "output": str(tmp_path), "name": "run"},
         }
     )
-    (rows, _) = read_lines(train(recipe) / "rollouts.jsonl")
+    (rows, _) = read_lines(train(recipe, problems=problems) / "rollouts.jsonl")
     for row in rows:
         scores = row["scores"]
-        assert list(scores) == ["numeric", "think_format", "brief", "repetition"]
+        hard = int(row["problem"]) % 2
+        assert list(scores) == ["numeric", "think_format", "brief", *(["repetition"] if hard else [])]
         assert scores["brief"] == pytest.approx(min(1.0, 12 / max(1, len(row["text"]))))
         total = scores["numeric"] + 0.2 * scores["think_format"] + scores["brief"]
-        assert row["reward"] == pytest.approx(total if scores["repetition"] >= -0.9 else min(0.0, total))
+        assert row["reward"] == pytest.approx(total if scores.get("repetition", 0.0) >= -0.9 else min(0.0, total))
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:

@@ -221,7 +221,7 @@ def test_d02_every_epoch_uses_every_problem_once(model: Path, tmp_path: Path) ->
 
 def test_d04_more_problems_per_step_than_there_are_is_an_error(model: Path, tmp_path: Path) -> None:
     problems = [Problem("one", "1+1=?", "2")]
-    with pytest.raises(ValueError, match="2 different problems, but there are 1"):
+    with pytest.raises(ValueError, match="a step takes 2 different ones of it, and there are 1"):
         train(recipe(model, tmp_path), problems=problems, reward=share_of_a)
 
 

@@ -58,6 +58,26 @@ class LoraSection(Section):
         return self
 
 
+class SourceItem(Section):
+    """One source of a mix."""
+
+    source: str = Field(description="like data.source")
+    name: str | None = Field(None, description="column data_source of its problems; default like the source")
+    weight: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="its share of the problems, beside the others'; default: as many as it has"
+    )
+    split: str | None = Field(None, description="split of a hub data set; default train")
+    subset: str | None = Field(None, description="configuration of a hub data set")
+    limit: Positive | None = Field(None, description="use the first problems only")
+    options: dict[str, Any] = Field({}, description="parameters of a generated task")
+    stream: Positive | None = Field(None, description="like data.stream")
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return self.name or self.source
+
+
 class DataSection(Section):
     """The problems to learn from."""
 
@@ -68,11 +88,67 @@ class DataSection(Section):
     subset: str | None = Field(None, description="configuration of a hub data set")
     limit: Positive | None = Field(None, description="use the first problems only")
     options: dict[str, Any] = Field({}, description="parameters of a generated task")
+    stream: Positive | None = Field(
+        None, description="read so many rows at a time, not all at once; reasoning-gym then never ends"
+    )
+    mix: tuple[SourceItem, ...] = Field((), description="several sources in place of one")
+    duplicates: Literal["keep", "drop"] = Field(
+        "keep", description="problems that ask what another, or a held-out one, asks"
+    )
     system: str | None = Field(None, description="system message put before every prompt")
     template: str | None = Field(None, description="text around every prompt, with {prompt} in it")
     examples: tuple[tuple[str, str], ...] = Field((), description="worked (question, answer) turns before every prompt")
     max_prompt_tokens: Positive | None = Field(None, description="leave out problems with longer prompts")
     template_options: dict[str, Any] = Field({}, description="for the chat template, such as {enable_thinking = false}")
+
+    @property
+    def sources(self) -> tuple[SourceItem, ...]:
+        """The mix, or the one source."""
+        if self.mix or self.source is None:
+            return self.mix
+        own = {name: getattr(self, name) for name in _OF_ONE_SOURCE}
+        return (SourceItem.model_validate({"source": self.source, **own}),)
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> DataSection:
+        own = [name for name in ("source", *_OF_ONE_SOURCE) if getattr(self, name) not in (None, {})]
+        if self.mix and own:
+            raise ValueError(f"data.{own[0]} has no effect beside data.mix; set it in the [[data.mix]] that it is of")
+        twice = [name for name, count in Counter(item.label for item in self.mix).items() if count > 1]
+        if twice:
+            raise ValueError(f"two sources of data.mix are called {twice[0]}; give one of them another `name`")
+        unweighted = [item for item in self.mix if item.weight is None]
+        if unweighted and (len(unweighted) < len(self.mix) or any(item.stream for item in self.mix)):
+            raise ValueError(
+                f"the source {unweighted[0].label} of data.mix needs a weight: others have one, or are streams, which "
+                "have no size to go by"
+            )
+        return self
+
+
+_OF_ONE_SOURCE = ("split", "subset", "limit", "options", "stream")
+
+
+class CurriculumSection(Section):
+    """Leave out for some epochs what was too easy or too hard when it was asked last."""
+
+    low: float | None = Field(None, description="a problem rests whose pass rate is at most this, for instance 0")
+    high: float | None = Field(None, description="a problem rests whose pass rate is at least this, for instance 1")
+    rest: Positive = Field(2, description="epochs that do without it")
+    score: str | None = Field(None, description="score whose mean is the pass rate; default the reward")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether any problem ever rests."""
+        return self.low is not None or self.high is not None
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> CurriculumSection:
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"curriculum.low = {self.low} must be below curriculum.high = {self.high}")
+        if not self.bounded and self.rest != type(self).model_fields["rest"].default:
+            raise ValueError("curriculum.rest has no effect without curriculum.low or curriculum.high")
+        return self
 
 
 class EnvSection(Section):
@@ -102,6 +178,7 @@ class RewardItem(Section):
     seconds: Annotated[float, Field(gt=0)] | None = Field(
         None, description="judge each reply in a process that is killed after this time; for your own function"
     )
+    when: dict[str, Any] = Field({}, description="judge only problems with these values in these columns")
 
     @property
     def label(self) -> str:
@@ -206,6 +283,7 @@ class EvalSection(Section):
     """Greedy or sampled accuracy on held-out problems, before, during and after training."""
 
     source: str | None = Field(None, description="like data.source; default: no evaluation")
+    name: str | None = Field(None, description="column data_source of its problems, for rewards with `when`")
     split: str | None = Field(None, description="split of a hub data set; default test")
     limit: Positive | None = Field(200, description="use the first problems only")
     options: dict[str, Any] = Field({}, description="parameters of a generated task")
@@ -239,6 +317,7 @@ class Recipe(Section):
     model: ModelSection = ModelSection()
     lora: LoraSection = LoraSection()
     data: DataSection = DataSection()
+    curriculum: CurriculumSection = CurriculumSection()
     env: EnvSection = EnvSection()
     reward: tuple[RewardItem, ...] = Field(
         default_factory=_default_rewards,

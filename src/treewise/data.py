@@ -1,9 +1,10 @@
-"""Problems from files, hub data sets and reasoning-gym tasks, and the order in which a run takes them.
+"""Problems from rows: of files, hub data sets and reasoning-gym tasks.
 
 Columns are found by name, the first of each list that the data has:
 
     prompt   prompt (text or chat messages) | question | problem
     answer   answer | solution | ground_truth | label        as text, unchanged ("… #### 42" too)
+             reward_model | reward_spec                      their `ground_truth`, as verl and SkyRL have it
     id       id, otherwise the row number from 0
     info     info (an object, or its JSON text), and every other column under its own name
 
@@ -12,19 +13,17 @@ Reward functions get `answer` and each entry of `info` as keyword arguments.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from typing import Any
-
-import numpy as np
 
 from treewise.sources import Rows, read_rows, shorten
 from treewise.types import Message, Problem
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label")
+TRUTH_COLUMNS = ("reward_model", "reward_spec")  # objects with a `ground_truth`
 # Names of the arguments that the library itself passes to reward functions.
 RESERVED_COLUMNS = frozenset({"prompts", "completion", "completions", "completion_ids", "prefill", "turns"})
 
@@ -64,30 +63,34 @@ def make_problems(
     rows: Rows,
     source: str,
     *,
+    first: int = 0,
     chat: bool = False,
     system: str | None = None,
     template: str | None = None,
     examples: Sequence[Sequence[str]] = (),
 ) -> tuple[list[Problem], str]:
-    """Problems from rows of named columns; arguments, result and errors as in `load_problems`."""
+    """Problems from rows of named columns; arguments, result and errors as in `load_problems`.
+
+    first: number of the first row.
+    """
     if not rows:
         raise ValueError(f"{source} has no rows")
     if template is not None and "{prompt}" not in template:
         raise ValueError(f"the prompt template {template!r} does not contain {{prompt}}")
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     prompt_column = _first(names, PROMPT_COLUMNS)
-    answer_column = _first(names, ANSWER_COLUMNS)
+    answer_column = _first(names, ANSWER_COLUMNS) or _first(names, TRUTH_COLUMNS)
     if prompt_column is None:
         raise ValueError(f"{source} has no column {' or '.join(PROMPT_COLUMNS)}: its columns are {names}")
 
     problems = []
-    for number, (where, row) in enumerate(rows):
+    for number, (where, row) in enumerate(rows, start=first):
         try:
             raw = row.get(prompt_column)
             prompt = _build_prompt(raw, chat=chat, system=system, template=template, examples=examples)
             # A column that only some rows have is None in the others, so that reward functions always get it.
             info = _info({**dict.fromkeys(names), **row}, text=raw if isinstance(raw, str) else None)
-            answer = None if answer_column is None else _answer_text(row.get(answer_column))
+            answer = None if answer_column is None else _answer(row.get(answer_column), answer_column)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         identity = row.get("id")
@@ -121,43 +124,28 @@ def filter_long(
                 f"the prompt of problem {problem.id!r} can't be encoded: {type(error).__name__}: {error}"
             ) from error
     kept = [p for p, length in zip(problems, lengths, strict=True) if length <= max_prompt_tokens]
-    if problems and not kept:
-        raise ValueError(
-            f"all {len(problems)} prompts are longer than max_prompt_tokens = {max_prompt_tokens}:"
-            f" the shortest has {min(lengths)} tokens"
-        )
     return kept, len(problems) - len(kept)
 
 
-def problem_order(count: int, per_step: int, *, seed: int, start: int = 0) -> Iterator[list[int]]:
-    """Yield the problem numbers of step `start`, `start + 1`, … without end.
+def question(problem: Problem, *, played: bool) -> str:
+    """What two problems have in common that ask the same thing, however the spaces are set.
 
-    Every epoch is a new permutation, a function of (seed, epoch) alone. Steps are always full: a step may
-    span two epochs, and the later epoch then starts with problems that the step doesn't hold yet. So each
-    epoch uses each problem once, no step holds a problem twice, and `start = k` gives what is left of the
-    uninterrupted sequence after k steps.
-
-    Raises ValueError if a step needs more problems than there are.
+    played: the answer belongs to it, since in an environment it may be what differs, like the secret of a game.
     """
-    if not 1 <= per_step <= count:
-        raise ValueError(
-            f"a step takes {per_step} different problems, but there are {count}:"
-            f" use between 1 and {count} problems per step, or more data"
-        )
-    return itertools.islice(_steps(count, per_step, seed), start, None)
+    texts = [problem.prompt] if isinstance(problem.prompt, str) else [m["content"] for m in problem.prompt]
+    return "\0".join(" ".join(text.split()) for text in (*texts, *([problem.answer or ""] if played else ())))
 
 
-def _steps(count: int, per_step: int, seed: int) -> Iterator[list[int]]:
-    waiting: list[int] = []
-    for epoch in itertools.count():
-        order = np.random.default_rng([seed, epoch]).permutation(count).tolist()
-        held = set(waiting)
-        fresh = [number for number in order if number not in held][: per_step - len(waiting)]
-        first = set(fresh)
-        waiting += fresh + [number for number in order if number not in first]
-        full = len(waiting) - len(waiting) % per_step
-        yield from (waiting[at : at + per_step] for at in range(0, full, per_step))
-        waiting = waiting[full:]
+def drop_known(problems: Sequence[Problem], known: Collection[str], *, played: bool) -> tuple[list[Problem], int, int]:
+    """The problems without those that ask what an earlier one asks, or one of `known` does, and how many were either.
+
+    known: of other problems, as `question` gives them.
+    """
+    first: dict[str, Problem] = {}
+    for problem in problems:
+        first.setdefault(question(problem, played=played), problem)
+    kept = [problem for text, problem in first.items() if text not in known]
+    return kept, len(problems) - len(first), len(first) - len(kept)
 
 
 def _first(names: Iterable[str], wanted: Sequence[str]) -> str | None:
@@ -232,7 +220,11 @@ def _info(row: Mapping[str, Any], *, text: str | None) -> dict[str, Any]:
     return info if text is None else {**info, "prompt": text}
 
 
-def _answer_text(value: Any) -> str | None:
+def _answer(value: Any, column: str) -> str | None:
+    if column in TRUTH_COLUMNS and value is not None:
+        if not isinstance(value, Mapping) or "ground_truth" not in value:
+            raise ValueError(f"{column} must be an object with a `ground_truth`: {shorten(value)}")
+        value = value["ground_truth"]
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int | float):

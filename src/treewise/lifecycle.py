@@ -49,7 +49,7 @@ def fingerprint(recipe: Recipe, session: Session) -> dict[str, Any]:
         "recipe": recipe.model_dump(mode="json", exclude={"train": {"steps"}}),
         "objective": str(session.objective),
         "rewards": [(reward.name, reward.weight) for reward in session.rewards],
-        "problems": _digest(session.problems),
+        "problems": _digest(session.supply.problems),
         "held-out problems": _digest(session.held_out),
     }
 
@@ -72,7 +72,7 @@ def open_saved(resume: str | Path, recipe: Recipe | None) -> tuple[Path, Recipe,
         )
     # Trusted as much as the code of the run's own rewards; the states of generators are more than tensors.
     state = torch.load(folder / "trainer.pt", weights_only=False, map_location="cpu")
-    if not {"progress", "fingerprint", "optimizer", "random"} <= state.keys():
+    if not {"progress", "fingerprint", "optimizer", "supply", "random"} <= state.keys():
         raise ValueError(f"{folder} was written by another version of treewise, and can't be continued by this one")
     if state["progress"]["step"] >= recipe.train.steps and (run / "summary.json").exists():
         raise ValueError(f"{run} has done all of its {recipe.train.steps} steps; give a larger --train.steps to go on")
@@ -107,6 +107,7 @@ def restore(session: Session, state: Mapping[str, Any], recipe: Recipe, run: Pat
     checkpoint.restore_random_states(state["random"])
     if state.get("reference"):
         session.policy.load_reference_state(state["reference"])
+    session.supply.load_state_dict(state["supply"])
     progress = Progress(**state["progress"])
     session.sampler.sync(session.policy.model, progress.step)
     return progress
@@ -119,6 +120,7 @@ def save(run: Path, recipe: Recipe, session: Session, progress: Progress, record
         "progress": asdict(progress),
         "fingerprint": fingerprint(recipe, session),
         "optimizer": session.optimizer.state_dict(),
+        "supply": session.supply.state_dict(),
         "random": checkpoint.random_states(),
         "reference": session.policy.reference_state() if session.objective.kl_refresh else None,
     }
@@ -130,5 +132,6 @@ def save(run: Path, recipe: Recipe, session: Session, progress: Progress, record
         masters=session.optimizer.masters,
         state=state,
     )
+    track.write_rows(run / "problems.jsonl", session.supply.curriculum.rows())
     best = {progress.best["step"]} if progress.best else set()
     checkpoint.prune(run, progress.step, keep_last=recipe.train.keep_last, keep=best)

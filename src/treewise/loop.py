@@ -19,15 +19,15 @@ from treewise import checkpoint, track
 from treewise.assess import assess
 from treewise.batch import gather
 from treewise.config import Recipe
-from treewise.data import problem_order
 from treewise.display import Display
 from treewise.evaluate import Evaluation, sampling_of, summarise
 from treewise.evaluate import restore as restore_evaluation
 from treewise.lifecycle import Progress, open_saved, restore, save
 from treewise.metrics import step_metrics
+from treewise.problems import Given
 from treewise.recipe import load_recipe
 from treewise.rollout import collect
-from treewise.session import Given, Session, open_session
+from treewise.session import Session, open_session
 from treewise.signals import interruptible
 from treewise.types import Group, Sampling
 from treewise.update import update
@@ -107,13 +107,12 @@ def _loop(
     rollout, loop = recipe.rollout, recipe.train
     sampling = Sampling(rollout.max_new_tokens, temperature=rollout.temperature, stop=rollout.stop)
     objective = session.objective
-    order = problem_order(len(session.problems), rollout.problems_per_step, seed=loop.seed, start=progress.batches)
     if progress.step == 0:
         progress.first = _evaluate(recipe, session, progress, records, display)
 
     def draw(refill: int) -> list[Group]:
         return collect(
-            [session.problems[number] for number in next(order)],
+            session.supply.draw(rollout.problems_per_step),
             group_size=rollout.group_size,
             sampler=session.sampler,
             sampling=sampling,
@@ -127,13 +126,18 @@ def _loop(
 
     for step in range(progress.step, loop.steps):
         started = time.perf_counter()
-        batch = gather(
-            draw,
-            objective,
-            wanted=rollout.problems_per_step,
-            max_new_tokens=rollout.max_new_tokens,
-            weights=session.weights,
-        )
+        try:
+            batch = gather(
+                draw,
+                objective,
+                wanted=rollout.problems_per_step,
+                max_new_tokens=rollout.max_new_tokens,
+                weights=session.weights,
+            )
+        except ValueError:  # a row of a stream, or a reward that fits no reply: what was learned is kept
+            if progress.step not in (0, *checkpoint.steps(run)):
+                save(run, recipe, session, progress, records)
+            raise
         sampled = time.perf_counter()
         credited, seen = assess(
             batch.kept, session.policy, objective, weights=session.weights, budget=loop.token_budget
@@ -154,11 +158,14 @@ def _loop(
         updated = time.perf_counter()
         session.sampler.sync(session.policy.model, step + 1)
 
+        session.supply.observe(batch.sampled, step=step + 1)
         progress.step = step + 1
         progress.updates += loop.updates_per_batch * loop.minibatches
         progress.batches += batch.draws
         metrics = {"step": step + 1, **step_metrics(batch.sampled, credited), **learned, **seen}
         metrics |= {"groups/kept": len(batch.kept), "groups/dropped": len(batch.dropped), "groups/draws": batch.draws}
+        if recipe.curriculum.bounded:
+            metrics["problems/resting"] = session.supply.resting()
         metrics |= {"time/rollout": sampled - started, "time/update": updated - sampled}
         metrics["step_time"] = time.perf_counter() - started
         records.metrics(metrics)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,19 @@ from treewise.axes import Objective
 from treewise.axes.conflicts import remarks
 from treewise.axes.length_weight import LearnedPreference
 from treewise.chat import Chat
-from treewise.config import DataSection, EnvSection, EvalSection, Recipe
+from treewise.config import EnvSection, EvalSection, Recipe
 from treewise.credit import credit
-from treewise.data import filter_long, load_problems, make_problems, problem_order
 from treewise.device import compute_device, compute_dtype
 from treewise.env import Environment
 from treewise.env.load import load_environment
 from treewise.optimizer import Optimizer
 from treewise.packing import pack
 from treewise.policy import Policy, causal_lm, flat_reason, head_is_plain, self_check
+from treewise.problems import Given, held_out_problems, maker, open_supply
 from treewise.reward import Reward
-from treewise.reward.load import check_steps, load_reward, load_rewards
+from treewise.reward.load import check_conditions, check_steps, load_reward, load_rewards
 from treewise.sampler.hf import HFSampler, max_length
-from treewise.sources import Rows, has_splits
+from treewise.supply import Supply
 from treewise.text import inert
 from treewise.types import Group, Problem, Trajectory
 
@@ -46,7 +45,7 @@ class Session:
     rewards: tuple[Reward, ...]
     make: Callable[[Problem], Environment]
     env: EnvSection
-    problems: list[Problem]
+    supply: Supply
     held_out: list[Problem]
     notes: list[str]
 
@@ -131,52 +130,6 @@ def build_policy(recipe: Recipe, objective: Objective, model: Any, vocab_size: i
     return policy, f"attention: one row per answer ({reason})"
 
 
-Given = Sequence[Problem] | Sequence[Mapping[str, Any]]
-
-
-def _problems(
-    given: Sequence[Any] | None,
-    section: DataSection | EvalSection,
-    recipe: Recipe,
-    chat: Chat,
-    name: str,
-    room: int | None,
-) -> tuple[list[Problem], str]:
-    """The problems given in Python (as they are, or as rows of columns), or those that the section names, without
-    those whose prompt and answer don't fit into `room`, the longest sequence of the model."""
-    data = recipe.data
-    given = None if given is None else list(given)
-    prompt: dict[str, Any] = {
-        "chat": chat.has_template,
-        "system": data.system,
-        "template": data.template,
-        "examples": data.examples,
-    }
-    problems: list[Problem]
-    if given is not None and all(isinstance(problem, Problem) for problem in given):
-        problems = [problem for problem in given if isinstance(problem, Problem)]
-        twice = [problem for problem, count in Counter(p.id for p in problems).items() if count > 1]
-        if twice:
-            raise ValueError(f"{name}: {len(twice)} ids are there several times: {', '.join(map(repr, twice[:5]))}")
-        note = f"{name}: {len(problems)} problems"
-    elif given is not None:
-        rows: Rows = [(f"{name}[{number}]", dict(row)) for number, row in enumerate(given)]
-        problems, note = make_problems(rows, name, **prompt)
-    else:
-        assert section.source is not None
-        split = section.split or ("test" if section is recipe.eval and has_splits(section.source) else None)
-        subset = data.subset if section.source == data.source else None
-        problems, note = load_problems(
-            section.source, split=split, subset=subset, options=section.options, limit=section.limit, **prompt
-        )
-    limits = [data.max_prompt_tokens, None if room is None else room - recipe.rollout.max_new_tokens]
-    longest = min((limit for limit in limits if limit is not None), default=10**9)
-    problems, dropped = filter_long(problems, chat.encode_prompt, longest)
-    if dropped:
-        note += f"; {dropped} left out with more than {longest} prompt tokens"
-    return problems, note
-
-
 def _env_section(section: EnvSection, concurrency: int | None) -> EnvSection:
     """With as many environments at one time as they themselves would have, unless the recipe says how many."""
     if concurrency is None or "concurrency" in section.model_fields_set:
@@ -236,28 +189,34 @@ def open_session(
     notes = [f"objective: {objective}", note]
     notes += remarks(objective, updates=recipe.train.updates_per_batch * recipe.train.minibatches)
     room = max_length(causal_lm(model).config.get_text_config(decoder=True))
-    if problems is None and recipe.data.source is None:
+    if problems is None and not recipe.data.sources:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
-    chosen, note = _problems(None if problems is None else list(problems), recipe.data, recipe, chat, "problems", room)
-    notes.append(note)
-    try:
-        first = env.make(chosen[0])
-    except Exception as error:  # an environment may fail in any way
-        raise ValueError(f"can't make the environment of problem {chosen[0].id!r}: {inert(str(error))}") from error
-    notes += getattr(first, "notes", [])
+    make = maker(recipe, chat, room=room, played=environment is not None or recipe.env.name is not None)
     tests: list[Problem] = []
+    about_tests: list[str] = []
     # The recipe's held-out problems belong to the recipe's problems.
     if held_out is not None or (problems is None and recipe.eval.source is not None):
-        tests, note = _problems(
-            None if held_out is None else list(held_out), recipe.eval, recipe, chat, "held_out", room
-        )
-        notes.append(f"held out: {note}")
+        tests, note = held_out_problems(held_out, recipe.eval, recipe, make)
+        about_tests = [f"held out: {note}"]
     elif recipe.eval.source is not None:
-        notes.append("no evaluation: eval.source belongs to data.source, which problems= replaces; pass held_out=")
+        about_tests = ["no evaluation: eval.source belongs to data.source, which problems= replaces; pass held_out="]
     elif recipe.eval != EvalSection():
         raise ValueError("the eval section has no effect without held-out problems: set eval.source, or pass held_out=")
-    for problem in (*chosen, *tests):
+    supply, about = open_supply(problems, recipe, make, tests)
+    first = supply.problems[0]
+    try:
+        opened = env.make(first)
+    except Exception as error:  # an environment may fail in any way
+        raise ValueError(f"can't make the environment of problem {first.id!r}: {inert(str(error))}") from error
+    notes += [*about, *getattr(opened, "notes", []), *about_tests]
+    for problem in (*supply.problems, *tests):
         env.check(problem)
+    check_conditions(rewards, [*supply.problems, *tests], whole=all(deck.whole for deck in supply.decks))
+    if recipe.curriculum.score not in (None, *(reward.name for reward in rewards)):
+        raise ValueError(
+            f"curriculum.score = {recipe.curriculum.score!r} is none of the rewards: "
+            f"{', '.join(reward.name for reward in rewards)}"
+        )
     section = recipe.optimizer
     dtype = compute_dtype(recipe.model.dtype, device)
     optimizer = Optimizer(
@@ -272,8 +231,6 @@ def open_session(
         total=recipe.train.steps * recipe.train.updates_per_batch * recipe.train.minibatches,
         preference=objective.length_weight if isinstance(objective.length_weight, LearnedPreference) else None,
     )
-    # Refuses now what would fail in the first step, before a run folder exists.
-    problem_order(len(chosen), recipe.rollout.problems_per_step, seed=recipe.train.seed)
     sampler = HFSampler(
         policy.model,
         end_ids=chat.end_ids,
@@ -291,8 +248,8 @@ def open_session(
         objective=objective,
         rewards=rewards,
         make=env.make,
-        env=_env_section(recipe.env, getattr(first, "concurrency", None)),
-        problems=chosen,
+        env=_env_section(recipe.env, getattr(opened, "concurrency", None)),
+        supply=supply,
         held_out=tests,
         notes=notes,
     )

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from treewise.tasks import TASKS, generate
+from treewise.tasks import TASKS, generate, reasoning_gym
 from treewise.text import inert
 
-Rows = list[tuple[str, dict[str, Any]]]  # (where the row stands, for error messages; its columns)
+Row = tuple[str, dict[str, Any]]  # where it stands, for error messages; its columns
+Rows = list[Row]
 
 
 READERS = (".jsonl", ".parquet", ".csv")
+GYM = "reasoning-gym:"
 
 
 def _kind(source: str) -> Literal["task", "gym", "file", "hub"]:
     if source in TASKS:
         return "task"
-    if source.startswith("reasoning-gym:"):
+    if source.startswith(GYM):
         return "gym"
     return "file" if Path(source).suffix in READERS or Path(source).is_file() else "hub"
 
@@ -36,6 +39,75 @@ def read_rows(source: str, *, split: str | None, subset: str | None, options: Ma
     Raises:
         ValueError: for a source that isn't there, bad rows, or an argument that has no effect on this kind of source.
     """
+    kind = _check(source, split=split, subset=subset, options=options)
+    match kind:
+        case "task":
+            rows = generate(source, split=split or "train", options=options or {})
+            return [(f"{source}, problem {number}", dict(row)) for number, row in enumerate(rows)]
+        case "gym":
+            return _read_gym(source, options or {})
+        case "hub":
+            return list(_read_hub(source, split or "train", subset))
+    return list(_read_file(source))
+
+
+class Stream:
+    """A source that is read so many rows at a time: a file or hub data set too large for memory, or an endless task.
+
+    A reasoning-gym task makes new problems without end. Item i of a task's data set with seed s is that of seed
+    s + i, so the rows are those that one long data set would have.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        size: int,
+        *,
+        split: str | None = None,
+        subset: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> None:
+        """
+        Args:
+            size: rows of a block.
+            limit: rows that the source is taken to have.
+
+        Raises ValueError like `read_rows`, and for a built-in task, which is never large.
+        """
+        self._kind = _check(source, split=split, subset=subset, options=options)
+        if self._kind == "task":
+            raise ValueError(f"stream = {size} has no effect on the built-in task {source}, which is made as a whole")
+        if self._kind == "gym" and "size" in (options or {}):
+            raise ValueError(f"{source}: options.size has no effect on a stream, which never ends; leave one out")
+        self._source, self._size, self._limit = source, size, limit
+        self._split, self._subset, self._options = split or "train", subset, dict(options or {})
+        self._rows: Iterator[Row] | None = None
+        self._next = 0
+
+    def read(self, start: int) -> tuple[Rows, int]:
+        """The rows from `start` on, and the number of the row that follows them: 0 behind the last one."""
+        size = self._size if self._limit is None else min(self._size, self._limit - start)
+        if self._kind == "gym":
+            rows = _read_gym(self._source, {**self._options, "size": size}, start=start)
+        else:
+            if self._rows is None or self._next != start:
+                opened = _read_file(self._source) if self._kind == "file" else self._open_hub()
+                self._rows = itertools.islice(opened, start, None)
+            rows = list(itertools.islice(self._rows, size))
+        self._next = start + len(rows)
+        if len(rows) < self._size or self._next == self._limit:
+            self._rows, self._next = None, 0
+        return rows, self._next
+
+    def _open_hub(self) -> Iterator[Row]:
+        return _read_hub(self._source, self._split, self._subset, streaming=True)
+
+
+def _check(
+    source: str, *, split: str | None, subset: str | None, options: Mapping[str, Any] | None
+) -> Literal["task", "gym", "file", "hub"]:
+    """What kind of source it is. Raises ValueError for an argument without effect, and for a file that isn't there."""
     kind = _kind(source)
     if options and kind not in ("task", "gym"):
         raise ValueError(f"the options {dict(options)} are only for generated tasks, not for {source!r}")
@@ -43,40 +115,35 @@ def read_rows(source: str, *, split: str | None, subset: str | None, options: Ma
         raise ValueError(f"split = {split!r} has no effect on {source!r}, which has no splits")
     if subset and kind != "hub":
         raise ValueError(f"subset = {subset!r} is only for hub data sets, not for {source!r}")
-    match kind:
-        case "task":
-            rows = generate(source, split=split or "train", options=options or {})
-            return [(f"{source}, problem {number}", dict(row)) for number, row in enumerate(rows)]
-        case "gym":
-            return _read_reasoning_gym(source.removeprefix("reasoning-gym:"), options or {})
-        case "hub":
-            return _read_hub(source, split or "train", subset)
-    path = Path(source)
+    if kind == "file":
+        if Path(source).suffix not in READERS:
+            raise ValueError(f"{source}: a data file must end in {', '.join(READERS)}")
+        if not Path(source).is_file():
+            raise ValueError(f"there is no file {source}")
+    return kind
+
+
+def _read_file(source: str) -> Iterator[Row]:
     readers = dict(zip(READERS, (_read_jsonl, _read_parquet, _read_csv), strict=True))
-    if path.suffix not in readers:
-        raise ValueError(f"{source}: a data file must end in {', '.join(readers)}")
-    if not path.is_file():
-        raise ValueError(f"there is no file {source}")
-    return readers[path.suffix](path)
+    return readers[Path(source).suffix](Path(source))
 
 
-def _read_jsonl(path: Path) -> Rows:
-    rows: Rows = []
-    # Split at \n only: JSON strings may contain other Unicode line separators.
-    for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
-        where = f"{path}:{number}"
-        if not raw.strip():
-            continue
-        try:
-            row = json.loads(raw)
-        except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, absurd nesting
-            raise ValueError(f"{where}: not a JSON object ({error}): {shorten(raw)}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}: not a JSON object: {shorten(raw)}")
-        if b"\\ud" in raw.lower() and not _is_unicode(row):
-            raise ValueError(f"{where}: half of a surrogate pair, which is no text: {shorten(raw)}")
-        rows.append((where, row))
-    return rows
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    # In bytes, whose lines end at \n only: JSON strings may contain other Unicode line separators.
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            where = f"{path}:{number}"
+            if not raw.strip():
+                continue
+            try:
+                row = json.loads(raw)
+            except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, absurd nesting
+                raise ValueError(f"{where}: not a JSON object ({error}): {shorten(raw)}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{where}: not a JSON object: {shorten(raw)}")
+            if b"\\ud" in raw.lower() and not _is_unicode(row):
+                raise ValueError(f"{where}: half of a surrogate pair, which is no text: {shorten(raw)}")
+            yield where, row
 
 
 def _is_unicode(row: dict[str, Any]) -> bool:
@@ -87,8 +154,7 @@ def _is_unicode(row: dict[str, Any]) -> bool:
     return True
 
 
-def _read_csv(path: Path) -> Rows:
-    rows: Rows = []
+def _read_csv(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         try:
@@ -96,47 +162,40 @@ def _read_csv(path: Path) -> Rows:
                 where = f"{path}:{reader.line_num}"
                 if None in row or None in row.values():
                     raise ValueError(f"{where}: not {len(reader.fieldnames or ())} columns: {shorten(row)}")
-                rows.append((where, {name: value or None for name, value in row.items()}))
+                yield where, {name: value or None for name, value in row.items()}
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{path}:{reader.line_num + 1}: not CSV in UTF-8 ({error})") from None
-    return rows
 
 
-def _read_parquet(path: Path) -> Rows:
+def _read_parquet(path: Path) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches(1024) for row in batch.to_pylist())
+            yield from ((f"{path} row {number}", row) for number, row in enumerate(rows))
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path}: not a Parquet file ({error})") from None
-    return [(f"{path} row {number}", row) for number, row in enumerate(table.to_pylist())]
 
 
-def _read_hub(name: str, split: str, subset: str | None) -> Rows:
+def _read_hub(name: str, split: str, subset: str | None, *, streaming: bool = False) -> Iterator[Row]:
     import datasets
 
     try:
-        data = datasets.load_dataset(name, subset, split=split)
+        data = datasets.load_dataset(name, subset, split=split, streaming=streaming)
     except Exception as error:  # the library raises many kinds, for networks, names and formats
         raise ValueError(
             f"can't load {name!r} (split {split!r}, subset {subset!r}), neither a file nor a hub data set:"
             f" {type(error).__name__}: {error}"
         ) from error
-    return [(f"{name} row {number}", dict(row)) for number, row in enumerate(data)]
+    for number, row in enumerate(data):
+        yield f"{name} row {number}", dict(row)
 
 
-def _read_reasoning_gym(task: str, options: Mapping[str, Any]) -> Rows:
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
-
-    if task not in DATASETS:
-        raise ValueError(f"reasoning-gym has no task {task!r}: it has {', '.join(sorted(DATASETS))}")
-    try:
-        data = reasoning_gym.create_dataset(task, **{"seed": 0, "size": 500, **options})
-    except (TypeError, AssertionError) as error:  # an unknown option; a value out of range
-        raise ValueError(f"reasoning-gym:{task} refuses the options {dict(options)}: {error}") from None
-    return [(f"reasoning-gym:{task} item {number}", {**data[number], "task": task}) for number in range(len(data))]
+def _read_gym(source: str, options: Mapping[str, Any], *, start: int = 0) -> Rows:
+    rows = reasoning_gym(source.removeprefix(GYM), options, start=start)
+    return [(f"{source} item {number}", row) for number, row in enumerate(rows, start=start)]
 
 
 def shorten(value: Any) -> str:

@@ -3,6 +3,8 @@
     sums      problem "7 + 12 + 5"           answer "24"
     wordle    problem "Let's play Wordle…"   answer "abbey", for the environment of that name
 
+and every task of reasoning-gym, which has no splits: other seeds make other problems.
+
 Which split a problem belongs to follows from what it asks, so the two are disjoint whatever the size, seed or
 options: a sum that is held out is not even trained on in another order.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -90,3 +93,47 @@ def generate(name: str, *, split: str, options: Mapping[str, Any]) -> list[dict[
     if unknown:
         raise ValueError(f"the task {name} has no option {unknown[0]!r}; it has {', '.join(known)}")
     return task(split=split, **options)
+
+
+def reasoning_gym(task: str, options: Mapping[str, Any], *, start: int = 0) -> list[dict[str, Any]]:
+    """The items of a reasoning-gym task from number `start` on, `options["size"]` of them, by default 500.
+
+    Item i of a data set with seed s is the first one of that with seed s + i.
+
+    Args:
+        options: parameters of the task; `level` sets those of its own curriculum, from 0.
+
+    Raises:
+        ValueError: for an unknown task, and options that it refuses.
+    """
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
+    if task not in DATASETS:
+        raise ValueError(f"reasoning-gym has no task {task!r}: it has {', '.join(sorted(DATASETS))}")
+    try:
+        chosen = {"seed": 0, "size": 500, **_of_level(task, options)}
+        data = reasoning_gym.create_dataset(task, **{**chosen, "seed": chosen["seed"] + start})
+    except (TypeError, ValueError, AssertionError) as error:  # an unknown option; a value out of range
+        raise ValueError(f"reasoning-gym:{task} refuses the options {dict(options)}: {error}") from None
+    return [{**data[number], "task": task} for number in range(len(data))]
+
+
+def _of_level(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with all that the task's curriculum sets in place of `level`. Raises ValueError."""
+    from reasoning_gym.factory import create_curriculum, has_curriculum
+
+    given = {name: value for name, value in options.items() if name != "level"}
+    if "level" not in options:
+        return given
+    if not has_curriculum(task):
+        raise ValueError("the task has no curriculum, so level has no effect")
+    level, curriculum = options["level"], create_curriculum(task)
+    levels = {name: len(attribute.levels) for name, attribute in curriculum.attributes.items()}
+    if type(level) is not int or not 0 <= level < max(levels.values()):
+        raise ValueError(f"its curriculum has the levels 0 to {max(levels.values()) - 1}, not {level!r}")
+    for name, count in levels.items():
+        curriculum.set_attr_level(name, min(level, count - 1))
+    configuration = curriculum.generate_configuration()
+    own = {field.name: getattr(configuration, field.name) for field in fields(configuration)}
+    return {name: value for name, value in own.items() if name not in ("seed", "size")} | given

@@ -2,7 +2,8 @@
 
 RUN/config.json      the resolved recipe              RUN/rollouts.jsonl   one trajectory a line
 RUN/versions.json    packages, commit, machine        RUN/eval.jsonl       one evaluation a line
-RUN/metrics.jsonl    one training step a line         RUN/checkpoints/     see treewise.checkpoint
+RUN/metrics.jsonl    one training step a line         RUN/problems.jsonl   one problem that was asked a line
+RUN/checkpoints/     see treewise.checkpoint
 """
 
 from __future__ import annotations
@@ -116,6 +117,18 @@ def write_json(path: Path, value: Any) -> None:
     partial.replace(path)
 
 
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a JSONL file anew, in one step."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(b"".join(map(_line, rows)))
+    partial.replace(path)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    # A lone surrogate has no UTF-8; its escape is valid JSON.
+    return json.dumps(plain(row), ensure_ascii=False, default=str).encode(errors="backslashreplace") + b"\n"
+
+
 def plain(value: Any) -> Any:
     """JSON has no nan and no infinity: they become null."""
     if isinstance(value, Mapping):
@@ -148,9 +161,7 @@ class Records:
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         file = self._files[name]
-        # A lone surrogate has no UTF-8; its escape is valid JSON.
-        text = json.dumps(plain(row), ensure_ascii=False, default=str)
-        file.write(text.encode(errors="backslashreplace") + b"\n")
+        file.write(_line(row))
         file.flush()
 
     def metrics(self, row: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ A function takes one reply, the steps of one, or a batch in the way of TRL; its 
     def reward(completion, answer, **columns) -> float | None
     def reward(steps, answer, **columns) -> list[float | None]                    one number per step
     def reward(completions, prompts, answer, **columns) -> list[float | None]     one per reply
+    def reward(data_source, solution_str, ground_truth, extra_info) -> float      verl's way
 
 `answer`, `prompt`, `prefill`, `turns` (the messages behind the prompt) and the columns of the data are passed by
 name, as far as the function takes them; all kinds may be async. No verdict is `None`, never 0: a function returns
@@ -58,22 +59,28 @@ async def score(rewards: Sequence[Reward], replies: Sequence[Reply]) -> list[Ver
         raise ValueError(f"no reward has a weight, so there is nothing to learn: {', '.join(names) or 'none'}")
     if not replies:
         return []
-    weights = {reward.name: reward.weight for reward in rewards}
-    gates = {reward.name: reward.gate for reward in rewards if reward.gate is not None}
-    whole = [reply for reply in replies if reply.failure is None]
+    judged: list[dict[str, Judged]] = [{} for _ in replies]
     with inert_output():
-        columns = [await call(reward, whole) for reward in rewards if whole]
-    found = zip(*columns, strict=True)
-    verdicts = []
-    for reply in replies:
-        if reply.failure is not None:
-            verdicts.append(Verdict(None, dict.fromkeys(names), reply.failure))
-            continue
-        judged = next(found)
-        scores = {name: one.score for name, one in zip(names, judged, strict=True)}
-        causes = {name: one.cause for name, one in zip(names, judged, strict=True) if one.cause}
-        verdicts.append(_lay_out(compose(scores, weights, causes, gates=gates), rewards, judged, len(reply.steps)))
-    return verdicts
+        for reward in rewards:
+            own = [n for n, r in enumerate(replies) if r.failure is None and reward.concerns(r.problem)]
+            if own:
+                for number, one in zip(own, await call(reward, [replies[n] for n in own]), strict=True):
+                    judged[number][reward.name] = one
+    return [_verdict(reply, rewards, found) for reply, found in zip(replies, judged, strict=True)]
+
+
+def _verdict(reply: Reply, rewards: Sequence[Reward], judged: Mapping[str, Judged]) -> Verdict:
+    """What the rewards that concern a reply make of it."""
+    own = [reward for reward in rewards if reward.concerns(reply.problem)]
+    if reply.failure is not None:
+        return Verdict(None, {reward.name: None for reward in own}, reply.failure)
+    weights = {reward.name: reward.weight for reward in own}
+    if not any(weights.values()):
+        return Verdict(None, {name: one.score for name, one in judged.items()}, "no reward with a weight judges it")
+    gates = {reward.name: reward.gate for reward in own if reward.gate is not None}
+    causes = {name: one.cause for name, one in judged.items() if one.cause}
+    verdict = compose({reward.name: judged[reward.name].score for reward in own}, weights, causes, gates=gates)
+    return _lay_out(verdict, own, [judged[reward.name] for reward in own], len(reply.steps))
 
 
 def _lay_out(verdict: Verdict, rewards: Sequence[Reward], judged: Sequence[Judged], count: int) -> Verdict:

@@ -4,6 +4,7 @@ parameter      judges                      must return
 completion     one reply                   a number, or None
 steps          the steps of one reply      a list with one value per step, or None
 completions    all replies (TRL's way)     a list with one value per reply
+solution_str   one reply (verl's way)      a number, or a dict with a `score`
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ class Reward:
     Attributes:
         weight: its share in the reward; at 0 scores are recorded only.
         gate: the score that an answer must reach to earn anything, see `compose`.
+        when: columns and their values: it judges such problems only, and others have no such score.
     """
 
     name: str
     function: Callable[..., Any] | None
     weight: float = 1.0
     gate: float | None = None
+    when: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, value in (("weight", self.weight), ("gate", self.gate)):
@@ -49,22 +52,28 @@ class Reward:
             for name, parameter in inspect.signature(self.function).parameters.items()
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         }
-        whole = {"completion", "completions"} & parameters.keys()
-        if len(whole) == 2 or not (whole or "steps" in parameters):
+        whole = {"completion", "completions", "solution_str"} & parameters.keys()
+        if len(whole) > 1 or not (whole or "steps" in parameters):
             raise ValueError(
                 f"the reward function {self.name} must have a parameter `completion` (one reply), `steps` (those of"
-                f" one reply) or `completions` (a batch); it has {', '.join(parameters) or 'none'}"
+                " one reply), `completions` (a batch) or `solution_str` (one reply, as with verl); it has "
+                f"{', '.join(parameters) or 'none'}"
             )
 
+    def concerns(self, problem: Problem) -> bool:
+        """Whether it judges replies to this problem."""
+        return all(name in problem.info and problem.info[name] == value for name, value in self.when.items())
+
     @property
-    def takes(self) -> Literal["completion", "steps", "completions", "nothing"]:
-        """What it judges. Beside `completion` or `completions` a parameter `steps` is a column of the data."""
+    def takes(self) -> Literal["completion", "steps", "completions", "solution_str", "nothing"]:
+        """What it judges. Beside one of the others a parameter `steps` is a column of the data."""
         if self.function is None:
             return "nothing"
         parameters = inspect.signature(self.function).parameters
-        if "completions" in parameters:
-            return "completions"
-        return "completion" if "completion" in parameters else "steps"
+        for name in ("completions", "completion", "solution_str"):
+            if name in parameters:
+                return name
+        return "steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,9 @@ async def _judge(reward: Reward, reply: Reply, arguments: Mapping[str, Any]) -> 
     value, cause = await _run(reward.function, arguments)
     if cause is not None:
         return Judged(None, cause)
-    if reward.takes == "completion" or value is None:
+    if reward.takes == "solution_str" and isinstance(value, Mapping):
+        value = value.get("score")
+    if reward.takes != "steps" or value is None:
         return as_score(value)
     return _sum(_values(reward, value, len(reply.steps), "step"))
 
@@ -191,6 +202,8 @@ def _arguments(reward: Reward, reply: Reply) -> dict[str, Any]:
     }
     if reward.takes == "steps":
         own["steps"] = list(reply.steps)
+    if reward.takes == "solution_str":
+        own |= {"solution_str": reply.completion, "ground_truth": problem.info.get("ground_truth", problem.answer)}
     return {**problem.info, **own, "answer": problem.answer}
 
 

@@ -15,6 +15,7 @@ from treewise.recipe import explain_fault
 from treewise.reward import Reward
 from treewise.reward.isolated import Isolated
 from treewise.steps import SEPARATOR
+from treewise.types import Problem
 
 # A class makes a reward with options or a state.
 BUILT_IN = {
@@ -35,7 +36,10 @@ BUILT_IN = {
 }
 # What the library passes to a function, so what no option can set.
 PASSED = frozenset(
-    {"answer", "completion", "completion_ids", "completions", "prefill", "prompt", "prompts", "steps", "turns"}
+    {
+        *("answer", "completion", "completion_ids", "completions", "prefill", "prompt", "prompts", "solution_str"),
+        *("steps", "turns"),
+    }
 )
 
 
@@ -49,6 +53,7 @@ def load_rewards(items: Sequence[RewardItem]) -> tuple[Reward, ...]:
             options=item.options,
             gate=item.gate,
             seconds=item.seconds,
+            when=item.when,
         )
         for item in items
     )
@@ -62,6 +67,7 @@ def load_reward(
     options: Mapping[str, Any] | None = None,
     gate: float | None = None,
     seconds: float | None = None,
+    when: Mapping[str, Any] | None = None,
 ) -> Reward:
     """The reward that `spec` names: a built-in name, `path/file.py:function`, `package.module:function`, or a
     function itself. It is called `name`, or like the function.
@@ -70,6 +76,7 @@ def load_reward(
         options: keyword arguments of the class that `spec` names, or of the function.
         gate: the score that an answer must reach to earn anything.
         seconds: judge each reply in a process that is killed after this time.
+        when: columns and their values, of the problems that it is for.
 
     Raises ValueError for an unknown name, a file or function that isn't there, a file that fails to load, an option
     that it doesn't take, a time limit that it can't have.
@@ -93,7 +100,7 @@ def load_reward(
     if seconds is not None:
         made_with = given if isinstance(found, type) else None
         function = _isolated(spec, Reward(label, function), made_with=made_with, seconds=seconds)
-    return Reward(label, partial(function, **bound) if bound else function, weight, gate)
+    return Reward(label, partial(function, **bound) if bound else function, weight, gate, dict(when or {}))
 
 
 def _made(found: type, label: str, options: dict[str, Any]) -> Callable[..., Any]:
@@ -164,3 +171,27 @@ def check_steps(rewards: Sequence[Reward], *, advantage: str, separator: str) ->
         raise ValueError(
             f"rollout.step_separator = {separator!r} has no effect: no reward function judges steps ({names})"
         )
+
+
+def check_conditions(rewards: Sequence[Reward], problems: Sequence[Problem], *, whole: bool) -> None:
+    """Refuse conditions that no problem meets, and problems that no reward is for.
+
+    Args:
+        whole: whether these are all problems.
+
+    Raises ValueError.
+    """
+    for reward in rewards:
+        if reward.when and whole and not any(map(reward.concerns, problems)):
+            name, value = next(iter(reward.when.items()))
+            there = list(dict.fromkeys(str(problem.info.get(name)) for problem in problems))
+            raise ValueError(
+                f"the reward {reward.name} is for problems with {reward.when}, and there is none: {name} is "
+                f"{', '.join(there[:5])}{', …' if len(there) > 5 else ''}, not {value!r}"
+            )
+    for problem in problems:
+        if not any(reward.weight and reward.concerns(problem) for reward in rewards):
+            raise ValueError(
+                f"no reward with a weight is for problem {problem.id!r}, whose data_source is "
+                f"{problem.info.get('data_source')!r}; add one, or change the `when` of the others"
+            )
