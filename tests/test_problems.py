@@ -30,6 +30,11 @@ class Game:
     def __init__(self, problem):
         self.problem, self.won = problem, 0.0
 
+    @staticmethod
+    def check(problem):
+        if problem.answer is None:
+            raise ValueError("there is no answer")
+
     def start(self):
         return self.problem.prompt
 
@@ -194,6 +199,30 @@ def test_duplicates_are_said_and_dropped_if_asked_for(model: Path, folder: Path)
     assert "1 are held out, too: left out" in next(note for note in dropped.notes if note.startswith(data))
 
 
+def test_duplicates_are_found_across_the_sources_of_a_mix(model: Path, folder: Path) -> None:
+    mix = [{"source": numbered(folder / f"{name}.jsonl", count), "name": name} for name, count in (("a", 3), ("b", 5))]
+    session = open_with(model, folder, {"mix": mix, "duplicates": "drop"})
+    assert [problem.id for problem in session.supply.problems] == ["a/0", "a/1", "a/2", "b/3", "b/4"]
+    assert session.supply.shares == [0.6, 0.4]
+    assert any("3 ask what an earlier one asks: left out" in note for note in session.notes)
+
+
+def test_a_stream_keeps_the_columns_that_were_said_at_the_start(model: Path, folder: Path) -> None:
+    rows = [{"question": f"q {n}", "answer": str(n), **({"prompt": "another"} if n > 2 else {})} for n in range(6)]
+    session = open_with(model, folder, {"source": jsonl(folder / "a.jsonl", *rows), "stream": 3})
+    problems = [problem for _ in range(3) for problem in session.supply.draw(2)]
+    assert sorted(problem.prompt[0]["content"] for problem in problems) == [f"q {n}" for n in range(6)]
+
+
+def test_what_can_not_be_played_deep_in_a_stream_ends_the_run(model: Path, folder: Path) -> None:
+    source = jsonl(folder / "a.jsonl", *({"prompt": "a", "answer": "a" if n < 4 else None} for n in range(6)))
+    game = {"name": f"{folder / 'own.py'}:Game"}
+    made = recipe(model, folder, {"data": {"source": source, "stream": 2}, "env": game, "reward": []})
+    with pytest.raises(ValueError, match="there is no answer"):
+        train(made)
+    assert [path.name for path in (folder / "runs" / "run" / "checkpoints").iterdir()] == ["step_000002"]
+
+
 def test_games_with_the_same_rules_and_other_secrets_are_no_duplicates(model: Path, folder: Path) -> None:
     source = jsonl(folder / "games.jsonl", *({"prompt": "Guess!", "answer": word} for word in ("one", "two", "one")))
     data, game = {"source": source, "duplicates": "drop"}, {"name": f"{folder / 'own.py'}:Game"}
@@ -205,7 +234,7 @@ def test_games_with_the_same_rules_and_other_secrets_are_no_duplicates(model: Pa
 
 def test_a_source_of_nothing_but_held_out_problems_is_refused(model: Path, folder: Path) -> None:
     data = numbered(folder / "a.jsonl", 3)
-    with pytest.raises(ValueError, match="held out, too, so there is nothing to learn from"):
+    with pytest.raises(ValueError, match="are held out, too, .* leaves nothing to learn from"):
         open_with(model, folder, {"source": data, "duplicates": "drop"}, eval={"source": data})
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 from treewise.sources import Rows, read_rows, shorten
@@ -64,6 +64,7 @@ def make_problems(
     source: str,
     *,
     first: int = 0,
+    columns: tuple[str, str | None] | None = None,
     chat: bool = False,
     system: str | None = None,
     template: str | None = None,
@@ -72,17 +73,14 @@ def make_problems(
     """Problems from rows of named columns; arguments, result and errors as in `load_problems`.
 
     first: number of the first row.
+    columns: of prompt and answer, as `find_columns` gives them for other rows of the source.
     """
     if not rows:
         raise ValueError(f"{source} has no rows")
     if template is not None and "{prompt}" not in template:
         raise ValueError(f"the prompt template {template!r} does not contain {{prompt}}")
     names = list(dict.fromkeys(name for _, row in rows for name in row))
-    prompt_column = _first(names, PROMPT_COLUMNS)
-    answer_column = _first(names, ANSWER_COLUMNS) or _first(names, TRUTH_COLUMNS)
-    if prompt_column is None:
-        raise ValueError(f"{source} has no column {' or '.join(PROMPT_COLUMNS)}: its columns are {names}")
-
+    prompt_column, answer_column = columns or find_columns(rows, source)
     problems = []
     for number, (where, row) in enumerate(rows, start=first):
         try:
@@ -136,16 +134,15 @@ def question(problem: Problem, *, played: bool) -> str:
     return "\0".join(" ".join(text.split()) for text in (*texts, *([problem.answer or ""] if played else ())))
 
 
-def drop_known(problems: Sequence[Problem], known: Collection[str], *, played: bool) -> tuple[list[Problem], int, int]:
-    """The problems without those that ask what an earlier one asks, or one of `known` does, and how many were either.
-
-    known: of other problems, as `question` gives them.
-    """
-    first: dict[str, Problem] = {}
-    for problem in problems:
-        first.setdefault(question(problem, played=played), problem)
-    kept = [problem for text, problem in first.items() if text not in known]
-    return kept, len(problems) - len(first), len(first) - len(kept)
+def find_columns(rows: Rows, source: str) -> tuple[str, str | None]:
+    """The columns of the prompt and of the answer. Raises ValueError without the former."""
+    names = [name for _, row in rows for name in row]
+    prompt = _first(names, PROMPT_COLUMNS)
+    if prompt is None:
+        raise ValueError(
+            f"{source} has no column {' or '.join(PROMPT_COLUMNS)}: its columns are {list(dict.fromkeys(names))}"
+        )
+    return prompt, _first(names, ANSWER_COLUMNS) or _first(names, TRUTH_COLUMNS)
 
 
 def _first(names: Iterable[str], wanted: Sequence[str]) -> str | None:

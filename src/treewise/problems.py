@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from treewise.chat import Chat
 from treewise.config import EvalSection, Recipe, SourceItem
 from treewise.curriculum import Curriculum
-from treewise.data import drop_known, filter_long, load_problems, make_problems, question
+from treewise.data import filter_long, find_columns, load_problems, make_problems, question
 from treewise.sources import Rows, Stream, has_splits
 from treewise.supply import Block, Deck, Supply, too_few
 from treewise.types import Problem
@@ -34,6 +34,7 @@ class Maker:
         prompt: arguments of `make_problems` for what stands around a problem.
         longest: tokens of a prompt.
         played: whether problems are played in an environment.
+        check: raises ValueError for a problem that can't be.
         drop: whether what is there already is left out.
     """
 
@@ -41,10 +42,11 @@ class Maker:
     prompt: Mapping[str, Any]
     longest: int
     played: bool
+    check: Callable[[Problem], object]
     drop: bool
 
 
-def maker(recipe: Recipe, chat: Chat, *, room: int | None, played: bool) -> Maker:
+def maker(recipe: Recipe, chat: Chat, *, room: int | None, played: bool, check: Callable[[Problem], object]) -> Maker:
     """As the recipe says. `room` is the longest sequence of the model, which prompt and answer must fit into."""
     data = recipe.data
     prompt = {
@@ -55,7 +57,7 @@ def maker(recipe: Recipe, chat: Chat, *, room: int | None, played: bool) -> Make
     }
     limits = [data.max_prompt_tokens, None if room is None else room - recipe.rollout.max_new_tokens]
     longest = min((limit for limit in limits if limit is not None), default=10**9)
-    return Maker(chat, prompt, longest, played, data.duplicates == "drop")
+    return Maker(chat, prompt, longest, played, check, data.duplicates == "drop")
 
 
 def held_out_problems(
@@ -73,6 +75,8 @@ def held_out_problems(
     problems, long = _short(problems, section.source or "held_out", make)
     if section.name is not None:
         problems = [_of(section.name, problem) for problem in problems]
+    for problem in problems:
+        make.check(problem)
     return problems, note + long
 
 
@@ -84,13 +88,17 @@ def open_supply(
     Raises ValueError for bad rows, a source without problems or with fewer than its share of a step, and options
     without effect.
     """
-    known = {question(problem, played=make.played) for problem in held_out}
+    held_out_too = {question(problem, played=make.played) for problem in held_out}
+    earlier: set[str] = set()
     items = recipe.data.sources if given is None else (SourceItem(source="problems"),)
     decks, notes = [], []
     for number, item in enumerate(items):
-        reader = _Reader(item, make, known, given=given, mixed=bool(recipe.data.mix) and given is None)
+        mixed = bool(recipe.data.mix) and given is None
+        reader = _Reader(item, make, held_out_too, frozenset(earlier), given=given, mixed=mixed)
         deck = Deck(item.label, reader.read, seed=recipe.train.seed, number=number)
         decks.append(deck)
+        if deck.whole:
+            earlier |= {question(problem, played=make.played) for problem in deck.first.problems}
         notes.append(reader.note)
     sizes = [item.weight or len(deck.first.problems) for item, deck in zip(items, decks, strict=True)]
     shares = [size / sum(sizes) for size in sizes]
@@ -114,18 +122,32 @@ class _Reader:
     """Blocks of one source's problems."""
 
     def __init__(
-        self, item: SourceItem, make: Maker, known: Collection[str], *, given: Given | None, mixed: bool
+        self,
+        item: SourceItem,
+        make: Maker,
+        held_out: Collection[str],
+        earlier: Collection[str],
+        *,
+        given: Given | None,
+        mixed: bool,
     ) -> None:
-        self._item, self._make, self._known, self._mixed = item, make, known, mixed
+        """
+        Args:
+            held_out, earlier: questions of problems to evaluate on, and of the sources before this one.
+            mixed: whether its problems need names that tell them from those of other sources.
+        """
+        self._item, self._make, self._mixed = item, make, mixed
+        self._held_out, self._earlier = held_out, earlier
         self.note = ""
+        self._columns: tuple[str, str | None] | None = None
         how: dict[str, Any] = item.model_dump(include={"split", "subset", "options", "limit"})
         self._stream = Stream(item.source, item.stream, **how) if item.stream else None
         if self._stream is None:
             if given is None:
-                problems, self.note = load_problems(item.source, **how, **make.prompt)
+                problems, note = load_problems(item.source, **how, **make.prompt)
             else:
-                problems, self.note = _given(given, "problems", make)
-            self._whole = Block(self._kept(problems), 0)
+                problems, note = _given(given, "problems", make)
+            self._whole = Block(self._first(problems, note), 0)
 
     def read(self, start: int) -> Block:
         """The block that begins at a row."""
@@ -134,27 +156,48 @@ class _Reader:
         rows, following = self._stream.read(start)
         if not rows and start:  # the source ended with the block before
             return Block((), following)
-        problems, note = make_problems(rows, self._item.source, first=start, **self._make.prompt)
+        self._columns = self._columns or find_columns(rows, self._item.source)
+        problems, note = make_problems(rows, self._item.source, first=start, columns=self._columns, **self._make.prompt)
         if start == 0:
-            self.note = f"{note}; a stream, of which these are the first"
-        return Block(self._kept(problems, first=start == 0), following)
+            return Block(self._first(problems, f"{note}; a stream, of which these are the first"), following)
+        return Block(self._kept(filter_long(problems, self._make.chat.encode_prompt, self._make.longest)[0]), following)
 
-    def _kept(self, problems: Sequence[Problem], *, first: bool = True) -> list[Problem]:
-        """Without what is too long, or there already if that is to be dropped; says so of the first block."""
-        make, item = self._make, self._item
-        short, note = _short(problems, item.label, make, needed=first)
-        new, twice, held_out = drop_known(short, self._known, played=make.played)
+    def _first(self, problems: Sequence[Problem], note: str) -> list[Problem]:
+        """The first block, with a remark about what is long or there already. Raises ValueError if nothing is left."""
+        make = self._make
+        short, long = _short(problems, self._item.label, make)
+        questions = [question(problem, played=make.played) for problem in short]
+        held_out = sum(text in self._held_out for text in questions)
+        twice = len(questions) - held_out - len(set(questions) - {*self._held_out, *self._earlier})
         done = "left out" if make.drop else 'data.duplicates = "drop" leaves them out'
+        self.note = note + long
         if twice:
-            note += f"; {twice} ask what an earlier one asks: {done}"
+            self.note += f"; {twice} ask what an earlier one asks: {done}"
         if held_out:
-            note += f"; {held_out} are held out, too: {done}"
-        kept = new if make.drop else short
-        if first and not kept:
-            raise ValueError(f"all problems of {item.label} are held out, too, so there is nothing to learn from")
-        if first:
-            self.note += note
-        return [_of(item.label, replace(p, id=f"{item.label}/{p.id}")) for p in kept] if self._mixed else kept
+            self.note += f"; {held_out} are held out, too: {done}"
+        kept = self._kept(short)
+        if not kept:
+            raise ValueError(
+                f"all problems of {self._item.label} are held out, too, or stand in earlier sources, so "
+                'data.duplicates = "drop" leaves nothing to learn from'
+            )
+        return kept
+
+    def _kept(self, problems: Sequence[Problem]) -> list[Problem]:
+        """The problems, without what is there already if that is to be dropped; all of them can be played."""
+        make = self._make
+        if make.drop:
+            first: dict[str, Problem] = {}
+            for problem in problems:
+                first.setdefault(question(problem, played=make.played), problem)
+            known = (self._held_out, self._earlier)
+            problems = [problem for text, problem in first.items() if not any(text in texts for texts in known)]
+        if self._mixed:
+            label = self._item.label
+            problems = [_of(label, replace(problem, id=f"{label}/{problem.id}")) for problem in problems]
+        for problem in problems:
+            make.check(problem)
+        return list(problems)
 
 
 def _given(given: Given, name: str, make: Maker) -> tuple[list[Problem], str]:
@@ -170,10 +213,10 @@ def _given(given: Given, name: str, make: Maker) -> tuple[list[Problem], str]:
     return problems, f"{name}: {len(problems)} problems"
 
 
-def _short(problems: Sequence[Problem], name: str, make: Maker, *, needed: bool = True) -> tuple[list[Problem], str]:
+def _short(problems: Sequence[Problem], name: str, make: Maker) -> tuple[list[Problem], str]:
     """The problems whose prompts are short enough, and a remark about the others."""
     kept, dropped = filter_long(problems, make.chat.encode_prompt, make.longest)
-    if needed and problems and not kept:
+    if problems and not kept:
         shortest = min(len(make.chat.encode_prompt(problem.prompt)) for problem in problems)
         raise ValueError(
             f"all {len(problems)} prompts of {name} are longer than the {make.longest} tokens that "

@@ -191,7 +191,8 @@ def open_session(
     room = max_length(causal_lm(model).config.get_text_config(decoder=True))
     if problems is None and not recipe.data.sources:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
-    make = maker(recipe, chat, room=room, played=environment is not None or recipe.env.name is not None)
+    played = environment is not None or recipe.env.name is not None
+    make = maker(recipe, chat, room=room, played=played, check=env.check)
     tests: list[Problem] = []
     about_tests: list[str] = []
     # The recipe's held-out problems belong to the recipe's problems.
@@ -209,8 +210,6 @@ def open_session(
     except Exception as error:  # an environment may fail in any way
         raise ValueError(f"can't make the environment of problem {first.id!r}: {inert(str(error))}") from error
     notes += [*about, *getattr(opened, "notes", []), *about_tests]
-    for problem in (*supply.problems, *tests):
-        env.check(problem)
     check_conditions(rewards, [*supply.problems, *tests], whole=all(deck.whole for deck in supply.decks))
     if recipe.curriculum.score not in (None, *(reward.name for reward in rewards)):
         raise ValueError(
