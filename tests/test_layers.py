@@ -72,7 +72,7 @@ WITHIN = {
     ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "steps"),
     ("recipe", "config"), ("statistics", "types"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
-    ("sources", "tasks"), ("tasks", "env"), ("supply", "curriculum"),
+    ("sources", "tasks"), ("tasks", "env"), ("sources", "env"), ("supply", "curriculum"),
     ("rollout", "episode"), ("analysis", "records"), ("explain", "records"), ("explain", "assess"),
     ("tables", "analysis"), ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"), ("plot", "track"),

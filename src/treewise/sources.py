@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from treewise.env import verifiers, verifiers_v0
 from treewise.tasks import TASKS, generate, reasoning_gym
 from treewise.text import inert
 
@@ -18,13 +19,17 @@ Rows = list[Row]
 
 READERS = (".jsonl", ".parquet", ".csv")
 GYM = "reasoning-gym:"
+TASKSETS = {"verifiers:": verifiers, "verifiers_v0:": verifiers_v0}
+Kind = Literal["task", "gym", "verifiers", "file", "hub"]
 
 
-def _kind(source: str) -> Literal["task", "gym", "file", "hub"]:
+def _kind(source: str) -> Kind:
     if source in TASKS:
         return "task"
     if source.startswith(GYM):
         return "gym"
+    if source.startswith(tuple(TASKSETS)):
+        return "verifiers"
     return "file" if Path(source).suffix in READERS or Path(source).is_file() else "hub"
 
 
@@ -46,6 +51,8 @@ def read_rows(source: str, *, split: str | None, subset: str | None, options: Ma
             return [(f"{source}, problem {number}", dict(row)) for number, row in enumerate(rows)]
         case "gym":
             return _read_gym(source, options or {})
+        case "verifiers":
+            return list(_read_verifiers(source, options or {}, bounded=True))
         case "hub":
             return list(_read_hub(source, split or "train", subset))
     return list(_read_file(source))
@@ -92,24 +99,26 @@ class Stream:
             rows = _read_gym(self._source, {**self._options, "size": size}, start=start)
         else:
             if self._rows is None or self._next != start:
-                opened = _read_file(self._source) if self._kind == "file" else self._open_hub()
-                self._rows = itertools.islice(opened, start, None)
+                self._rows = itertools.islice(self._open(), start, None)
             rows = list(itertools.islice(self._rows, size))
         self._next = start + len(rows)
         if len(rows) < self._size or self._next == self._limit:
             self._rows, self._next = None, 0
         return rows, self._next
 
-    def _open_hub(self) -> Iterator[Row]:
-        return _read_hub(self._source, self._split, self._subset, streaming=True)
+    def _open(self) -> Iterator[Row]:
+        match self._kind:
+            case "hub":
+                return _read_hub(self._source, self._split, self._subset, streaming=True)
+            case "verifiers":
+                return _read_verifiers(self._source, self._options)
+        return _read_file(self._source)
 
 
-def _check(
-    source: str, *, split: str | None, subset: str | None, options: Mapping[str, Any] | None
-) -> Literal["task", "gym", "file", "hub"]:
+def _check(source: str, *, split: str | None, subset: str | None, options: Mapping[str, Any] | None) -> Kind:
     """What kind of source it is. Raises ValueError for an argument without effect, and for a file that isn't there."""
     kind = _kind(source)
-    if options and kind not in ("task", "gym"):
+    if options and kind not in ("task", "gym", "verifiers"):
         raise ValueError(f"the options {dict(options)} are only for generated tasks, not for {source!r}")
     if split and not has_splits(source):
         raise ValueError(f"split = {split!r} has no effect on {source!r}, which has no splits")
@@ -191,6 +200,15 @@ def _read_hub(name: str, split: str, subset: str | None, *, streaming: bool = Fa
         ) from error
     for number, row in enumerate(data):
         yield f"{name} row {number}", dict(row)
+
+
+def _read_verifiers(source: str, options: Mapping[str, Any], *, bounded: bool = False) -> Iterator[Row]:
+    """The tasks of a taskset. Raises ValueError for an endless one that must be `bounded`."""
+    prefix, name = next((prefix, source.removeprefix(prefix)) for prefix in TASKSETS if source.startswith(prefix))
+    if bounded and TASKSETS[prefix].endless(name, options):
+        raise ValueError(f"{source} has no last task: set options.size, or read it with data.stream")
+    for number, row in enumerate(TASKSETS[prefix].rows(name, options)):
+        yield f"{source} task {number}", row
 
 
 def _read_gym(source: str, options: Mapping[str, Any], *, start: int = 0) -> Rows:

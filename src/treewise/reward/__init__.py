@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from treewise.credit import LARGEST_REWARD
-from treewise.reward.call import Judged, NoVerdict, Reply, Reward, call
+from treewise.reward.call import Judged, NoVerdict, Reply, Reward, call, given
 from treewise.text import inert_output
 
 __all__ = ["Judged", "NoVerdict", "Reply", "Reward", "Verdict", "compose", "score"]
@@ -79,7 +79,10 @@ def _verdict(reply: Reply, rewards: Sequence[Reward], judged: Mapping[str, Judge
         return Verdict(None, {name: one.score for name, one in judged.items()}, "no reward with a weight judges it")
     gates = {reward.name: reward.gate for reward in own if reward.gate is not None}
     causes = {name: one.cause for name, one in judged.items() if one.cause}
-    verdict = compose({reward.name: judged[reward.name].score for reward in own}, weights, causes, gates=gates)
+    scores = {reward.name: judged[reward.name].score for reward in own}
+    # What an environment says beside that is recorded.
+    scores |= {name: given(name, reply).score for name in reply.scores if name not in scores}
+    verdict = compose(scores, weights, causes, gates=gates)
     return _lay_out(verdict, own, [judged[reward.name] for reward in own], len(reply.steps))
 
 

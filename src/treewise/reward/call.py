@@ -114,7 +114,7 @@ async def call(reward: Reward, replies: Sequence[Reply]) -> list[Judged]:
     Raises ValueError for a parameter that no column fills, and a list that has not one value per reply or per step.
     """
     if reward.function is None:
-        return [_given(reward, reply) for reply in replies]
+        return [given(reward.name, reply) for reply in replies]
     if reward.takes == "completions":
         values, cause = await _run(reward.function, _accepted(reward, _batch_arguments(replies)))
         if cause is not None:
@@ -138,11 +138,11 @@ async def _judge(reward: Reward, reply: Reply, arguments: Mapping[str, Any]) -> 
     return _sum(_values(reward, value, len(reply.steps), "step"))
 
 
-def _given(reward: Reward, reply: Reply) -> Judged:
-    """What the environment said."""
-    if reward.name not in reply.scores:
-        return Judged(None, f"the environment has no score {reward.name}, only {', '.join(reply.scores) or 'none'}")
-    value = reply.scores[reward.name]
+def given(name: str, reply: Reply) -> Judged:
+    """What the environment said under a name."""
+    if name not in reply.scores:
+        return Judged(None, f"the environment has no score {name}, only {', '.join(reply.scores) or 'none'}")
+    value = reply.scores[name]
     if not isinstance(value, list | tuple):
         return as_score(value)
     if len(value) != len(reply.steps):
