@@ -15,6 +15,7 @@ from treewise.types import Problem
 BUILT_IN = {
     "code": "treewise.env.code:Code",
     "tools": "treewise.env.tools:Tools",
+    "trl": "treewise.env.trl:TRLEnvironment",
     "verifiers": "treewise.env.verifiers:Verifiers",
     "verifiers_v0": "treewise.env.verifiers_v0:VerifiersV0",
     "wordle": "treewise.env.wordle:Wordle",
