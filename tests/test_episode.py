@@ -423,7 +423,7 @@ def test_an_environment_given_in_python_brings_its_own_rewards(game: dict[str, A
     run = train(make_recipe(game), problems=table, environment=Any3)
     (rows, _) = read_lines(run / "rollouts.jsonl")
     assert {row["reward"] for row in rows} <= {0.0, 3.0}
-    assert set(rows[0]["scores"]) == {"won"}
+    assert set(rows[0]["scores"]) == {"won", "length"}  # what has no weight is recorded
 
 
 def test_an_env_section_without_an_environment_is_refused(game: dict[str, Any]) -> None:

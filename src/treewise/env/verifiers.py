@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from treewise.env.asking import Ask, Asking
 from treewise.env.verifiers_seat import Seat, opening, plain, recorded
+from treewise.text import inert
 from treewise.types import Message, Problem
 
 COLUMN = "verifiers"  # of a problem: which task of which taskset it is
@@ -90,6 +91,9 @@ def rows(name: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             data = opened.task(number).data
         except IndexError:
             return
+        except Exception as error:  # a taskset is somebody's code, and may want data that aren't there
+            words = inert(" ".join(str(error).replace("*", " ").split()))
+            raise ValueError(f"task {number} of {name} can't be made: {type(error).__name__}: {words}") from error
         answer = getattr(data, "answer", None)
         yield {
             "id": str(number),
