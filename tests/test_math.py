@@ -161,6 +161,38 @@ TABLE: dict[str, dict[str, tuple[list[str], list[str]]]] = {
         "4\\sqrt3": (["4 \\cdot 3^{1/2}", "\\sqrt{48}", "4sqrt(3)"], ["4", "3\\sqrt4"]),
         "5": (["5.", "\\text{5}", "\\mathbf{5}", "005", "\\frac{10}{2}"], ["1/0", "2 3", "5_6x", "5^5^"]),
         "\\binom{n}{2}": (["\\frac{n(n-1)}{2}"], ["n(n-1)"]),
+        "\\frac{5 L_{\\odot}}{c^2}": (["5L_\\odot/c^2"], ["5L/c^2", "5L_\\oplus/c^2"]),
+    },
+    "dates and times": {
+        "\\text{9:40 a.m.}": (["9:40 AM", "9:40", "\\text{9:40 am}"], ["9:40 PM", "9:04 AM"]),
+        "\\text{7:00 p.m.}": (["7 PM", "7 p.m.", "7:00pm"], ["7 AM", "7:30 PM", "7"]),
+        "\\text{May 9}": (["May 9th", "9 May", "the 9th of May"], ["May 19", "March 9", "9"]),
+        "\\text{August 2, 1998}": (["2 August 1998", "Aug. 2, 1998"], ["August 2, 1989", "August 2"]),
+    },
+    "other units": {
+        "1.2 \\text{ kg}": (["1200 \\text{ g}", "1.2"], ["120 \\text{ g}", "1200", "1.2 \\text{ g}"]),
+        "4 \\text{ ft}": (["48 inches"], ["4 inches"]),
+        "3 \\text{ m}^2": (["30000 \\text{ cm}^2"], ["300 \\text{ cm}^2"]),
+        "90 \\text{ min}": (["1.5 hours"], ["1.5 min"]),
+        "\\frac{3\\pi}{4}": (["135^\\circ"], ["45^\\circ", "135"]),
+        "30^\\circ": (["\\frac{\\pi}{6}"], ["\\frac{\\pi}{3}", "30 \\text{ rad}"]),
+    },
+    "words for values": {
+        "8": (["eight", "\\text{Eight}"], ["nine", "eighteen"]),
+        "\\text{twenty-three}": (["23"], ["32"]),
+        "5:2": (["5 to 2", "10 to 4"], ["2 to 5"]),
+        "D": (["Option D", "choice (D)"], ["Option B"]),
+        "(-\\infty,\\infty)": (["all real numbers", "\\mathbb{R}", "x \\in \\mathbb{R}"], ["(0,\\infty)"]),
+        "\\emptyset": (["no solution", "\\text{no real solutions}", "\\{\\}"], ["0", "\\{0\\}"]),
+    },
+    "vectors and cases": {
+        "(4,0,-1)": (["\\langle 4, 0, -1 \\rangle"], ["\\langle 4, 0, 1 \\rangle", "\\langle 0, 4, -1 \\rangle"]),
+        "\\begin{cases} x & \\text{if } x > 2 \\\\ 7 & \\text{otherwise} \\end{cases}": (
+            ["\\begin{cases} 7 & \\text{else} \\\\ x & x>2 \\end{cases}"],
+            ["\\begin{cases} 7 & x > 2 \\\\ x & \\text{else} \\end{cases}", "x", "7"],
+        ),
+        "\\text{B7}_{12}": (["B7_{12}"], ["B7_{13}", "7B_{12}"]),
+        "0.\\overline{6}": (["0.666..."], ["0.6"]),
     },
 }  # fmt: skip
 PAIRS = [

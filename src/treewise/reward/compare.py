@@ -32,7 +32,7 @@ def compare(*, gold: str, answer: str) -> tuple[bool | None, str | None]:
     if len(answer) > LONGEST:
         return False, "the answer is too long"
     answer = latex.plain(answer)
-    if not readable(answer) or (kinds.is_word(answer) and not kinds.is_word(gold)):
+    if not readable(answer) or (kinds.is_word(answer) and not kinds.is_word(gold) and kinds.label(answer) is None):
         return False, "the answer can't be parsed"
     return (True, None) if same(gold, answer) else (False, "not equal")
 
@@ -43,10 +43,14 @@ def readable(text: str) -> bool:
         symbolic.decimal(text)
         or _CONGRUENCE.fullmatch(text)
         or kinds.clock(text)
+        or kinds.date(text)
         or kinds.base(text)
         or kinds.label(text)
     ):
         return True
+    cases = kinds.cases(text)
+    if cases is not None:
+        return all(readable(value) for value, _ in cases)
     parts = _alternatives(text)
     if len(parts) > 1:
         return all(part == _ELLIPSIS or readable(part) for part in parts)
@@ -66,6 +70,12 @@ def same(gold: str, answer: str) -> bool:
     congruences = _CONGRUENCE.fullmatch(gold), _CONGRUENCE.fullmatch(answer)
     if any(congruences):
         return all(congruences) and _same_residues(*congruences)  # type: ignore[arg-type]
+    dates = kinds.same_dates(gold, answer)  # before the comma of "March 15, 2021" makes a list
+    if dates is not None:
+        return dates
+    cases = kinds.cases(gold), kinds.cases(answer)
+    if any(cases):
+        return all(cases) and _same_cases(*cases)  # type: ignore[arg-type]
     golds, answers = _alternatives(gold), _alternatives(answer)
     if len(golds) > 1 or len(answers) > 1:
         return _same_list(golds, answers)
@@ -131,6 +141,14 @@ def _brackets(gold: str, answer: str) -> bool | None:
         return _in_any_order(_without_repeats(one[1]), _without_repeats(other[1]))
     alike = (one[0], one[2]) == (other[0], other[2]) or (len(one[1]) > 2 and "\\{" not in (one[0], other[0]))
     return alike and _in_order(one[1], other[1])
+
+
+def _same_cases(golds: Sequence[tuple[str, str]], answers: Sequence[tuple[str, str]]) -> bool:
+    """Functions by cases: the lines may stand in any order, and each has its value."""
+    conditions = {condition: value for value, condition in answers}
+    return len(golds) == len(answers) == len(conditions) and all(
+        condition in conditions and same(value, conditions[condition]) for value, condition in golds
+    )
 
 
 def _without_repeats(parts: Sequence[str]) -> list[str]:
@@ -210,7 +228,12 @@ def _same_residues(gold: re.Match[str], answer: re.Match[str]) -> bool:
 def _same_quantity(gold: str, answer: str) -> bool:
     """Numbers with units and percents: a unit may be left out; 50% is 0.5, and 50 if that is at least 1."""
     (number, unit, percent), (other_number, other_unit, other_percent) = _number(gold), _number(answer)
-    if (number, other_number) == (gold, answer) or units.contradict(unit, other_unit):
+    if (number, other_number) == (gold, answer):
+        return False
+    factor = units.factor(_measured(number, unit), _measured(other_number, other_unit))
+    if factor is not None:  # 2.5 km are 2500 m
+        return symbolic.equal(rf"({number}) \cdot {factor}", other_number)
+    if units.contradict(unit, other_unit):
         return False
     if percent == other_percent:
         return same(number, other_number)
@@ -218,6 +241,11 @@ def _same_quantity(gold: str, answer: str) -> bool:
     written = symbolic.decimal(share)
     whole = written is None or abs(written[0]) >= 1
     return (whole and symbolic.equal(share, plain)) or symbolic.equal(rf"\frac{{{share}}}{{100}}", plain)
+
+
+def _measured(number: str, unit: str) -> str:
+    r"""The unit; of an angle without one that is written with \pi radians."""
+    return unit or ("rad" if "\\pi" in number else "")
 
 
 def _number(text: str) -> tuple[str, str, bool]:
@@ -230,8 +258,8 @@ def _number(text: str) -> tuple[str, str, bool]:
 # In this order; each gives a verdict or None.
 _RULES = (
     _labels,
-    kinds.same_words,
     kinds.same_clocks,
+    kinds.same_words,
     kinds.same_bases,
     kinds.same_ratios,
     _assignments,

@@ -66,6 +66,9 @@ _NOTATION = _rules(
     (r"\\(?:mathrm|textbf|textit|textrm|textnormal|textsf|texttt|mbox|hbox|rm|operatorname|emph)\s?\{", r"\\text{"),
     (r"\\text\s+\{", r"\\text{"),
     (r"\\text\{ ?(-?[\d.,/]*\d) ([^{}]*)\}", r"\1\\text{\2}"),  # \text{14 cm}
+    (r"_ ?(\\[A-Za-z]+)(?![A-Za-z{])", r"_{\1}"),  # M_\odot
+    (r"\\langle ?([^<>]*?,[^<>]*?)\\rangle|^ ?<([^<>=]*,[^<>=]*)> ?$", r"(\1\2)"),  # a vector; without a comma a mean
+    (r"(?:^|(?<=\\in)) ?\\mathbb ?\{R\} ?$", r"(-\\infty , \\infty )"),
     # An angle at B is none at C: letters in order, not a product.
     (r"\\angle ?([A-Z]{2,4})(?![A-Za-z_])", r"\\angle_{\1}"),
     # Names of segments, lines and arcs are those of their ends; a conjugate has a small letter.
@@ -100,11 +103,27 @@ _NOTATION = _rules(
     (rf"({_DIGITS}) ?(?:[xX*]|\\cdot|\\times) ?10 ?(?:\^|\*\*) ?\{{?([-+]?\d{{1,4}})\}}?", r"\1 \\times 10^{\2}"),
     (r"(?<=\d)\.(?=\s?[/*])", ""),  # -1./3
     (r"(?<![\w.])(\d{1,30})\.(\d{0,30})\\(?:overline|bar|dot)\s?\{(\d{1,30})\}", _repeating),
-    (r"(?<![\w.])(\d{1,30})\.(\d{0,9}?)(\d{1,9}?)\3{2,} ?\\ldots ?$", _repeating),
+    (r"(?<![\w.])(\d{1,30})\.(\d{0,9}?)(\d{1,9}?)\3{2,} ?\\ldots *$", _repeating),
     (r"(?<![\w.^_}/]) ?(?<!\d )(\d{1,30}) (\d{1,30}) ?/ ?(\d{1,30})(?!\w|\.\d)", _mixed),
     (r"(?<![\w.^_}/]) ?(?<!\d )(\d{1,30}) ?\\frac\{(\d{1,30})\}\{(\d{1,30})\}", _mixed),
     (r" +", " "),
 )  # fmt: skip
+_ONES = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_NUMBERS = {word: number for number, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_NUMBERS |= {
+    f"{ten}{dash}{one}": _NUMBERS[ten] + _NUMBERS[one] for ten in _TENS for one in _ONES[1:10] for dash in "- "
+}
+_SETS = (
+    (
+        re.compile(r"(?:the set of )?(?:all )?(?:the )?real(?: number)?s|all real values(?: of [a-z])?"),
+        r"(-\infty , \infty )",
+    ),
+    (re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|(?:the )?empty set|\\\{ ?\\\}"), r"\emptyset"),
+)
 _JOINT = re.compile(
     r"\s*[,;]?\s*(?:\\text\{\s*(?:,?\s*(?:and|or|und))\s*,?\s*\}|\\(?:lor|vee)(?![a-zA-Z])|\b(?:and|or)\b)\s*"
 )
@@ -123,9 +142,17 @@ def plain(text: str) -> str:
     for pattern, replacement in _NOTATION:
         text = pattern.sub(replacement, text)
     text = text.strip(" *_\n").rstrip(" .,;:") if not text.rstrip().endswith("\\ldots") else text.strip()
-    text = _MONEY.sub(r"\1", text)
+    text = _said(_MONEY.sub(r"\1", text))
     text = _JOINT.sub(", ", text) if not re.search(r"\\begin", text) else text
     return _without_thousands(text).strip()
+
+
+def _said(text: str) -> str:
+    """Words for a number or a set, if that is all: "six", "all real numbers", "no solutions"."""
+    folded = " ".join(re.sub(_TEXT, r" \1 ", text).casefold().split())
+    if folded in _NUMBERS:
+        return str(_NUMBERS[folded])
+    return next((value for pattern, value in _SETS if pattern.fullmatch(folded)), text)
 
 
 def _without_thousands(text: str) -> str:
