@@ -33,7 +33,7 @@ def problems(source: str, **options: Any) -> list[Problem]:
 async def play(problem: Problem, replies: Sequence[str]) -> tuple[list[list[dict[str, str]]], dict[str, Any]]:
     """What was said before each reply, and the scores."""
     Verifiers.check(problem)
-    game = Verifiers(problem)
+    game = Verifiers(problem, runtime="subprocess")
     said = [list(await game.start())]
     for reply in replies:
         more = list(await game.step(reply))
@@ -141,10 +141,21 @@ def test_what_can_not_be_played_is_refused_before_the_run(
         load_environment("verifiers").check(problem)
 
 
+def test_programs_run_only_where_that_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="setup of Number may run programs: env.options.runtime = 'subprocess'"):
+        Verifiers(problems(NUMBERS)[0])
+    Verifiers(problems(GAME, size=1)[0])
+    with pytest.raises(ValueError, match="runtime is 'docker'"):
+        Verifiers(problems(NUMBERS)[0], runtime="docker")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("source", "names"), [(NUMBERS, {"right", "short", "turns"}), (GAME, {"found", "left"})])
 def test_a_model_trains_on_a_taskset(tmp_path: Path, source: str, names: set[str]) -> None:
     recipe = make_recipe(
-        {"data": {"source": source, "options": {"size": 4}}, "env": {"name": "verifiers"}},
+        {
+            "data": {"source": source, "options": {"size": 4}},
+            "env": {"name": "verifiers", "options": {"runtime": "subprocess"}},
+        },
         {
             "model.path": str(write_tiny_model(tmp_path / "model")),
             "rollout.problems_per_step": 2,

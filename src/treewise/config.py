@@ -82,7 +82,7 @@ class DataSection(Section):
     """The problems to learn from."""
 
     source: str | None = Field(
-        None, description="JSONL/Parquet/CSV file, hub data set id, reasoning-gym:TASK, or the built-in task sums"
+        None, description="JSONL/Parquet/CSV file, hub data set id, reasoning-gym:TASK, verifiers:NAME, sums, wordle"
     )
     split: str | None = Field(None, description="split of a hub data set; default train")
     subset: str | None = Field(None, description="configuration of a hub data set")
@@ -341,7 +341,7 @@ class Recipe(Section):
             )
         for item in self.data.sources:
             own = item.source.partition(":")[0]
-            if own in ("verifiers", "verifiers_v0") and self.env.name != own:
+            if own in ("textarena", "verifiers", "verifiers_v0") and self.env.name != own:
                 raise ValueError(f'{item.source} is played and scored by its own code: set env.name = "{own}"')
         judged = self.env.name is not None and (self.env.weights is None or any(self.env.weights.values()))
         if not judged and not any(item.weight for item in self.reward):

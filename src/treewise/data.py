@@ -25,7 +25,9 @@ PROMPT_COLUMNS = ("prompt", "question", "problem")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label")
 TRUTH_COLUMNS = ("reward_model", "reward_spec")  # objects with a `ground_truth`
 # Names of the arguments that the library itself passes to reward functions.
-RESERVED_COLUMNS = frozenset({"prompts", "completion", "completions", "completion_ids", "prefill", "turns"})
+RESERVED_COLUMNS = frozenset(
+    {"prompts", "completion", "completions", "completion_ids", "environments", "prefill", "solution_str", "turns"}
+)
 
 
 def load_problems(
@@ -42,7 +44,8 @@ def load_problems(
 ) -> tuple[list[Problem], str]:
     """The problems of `source` and one line that says which columns were taken.
 
-    source: a .jsonl, .parquet or .csv file, `reasoning-gym:TASK`, or a data set on the Hugging Face hub.
+    source: a .jsonl, .parquet or .csv file, `reasoning-gym:TASK`, `verifiers:NAME`, `verifiers_v0:NAME`,
+        `textarena:NAME`, or a data set on the Hugging Face hub.
     split, subset: of a hub data set; "train" and its default configuration if not given.
     options: of a reasoning-gym task; `seed` is 0 and `size` 500 if not given.
     limit: keep the first `limit` rows.

@@ -54,6 +54,7 @@ class Episode:
         scores: the environment's, by name; a list has one for every reply.
         cause: why there are none.
         full: the model's context had no room for another reply.
+        judged: the environment as reward functions get it.
     """
 
     replies: list[str] = field(default_factory=list)
@@ -64,6 +65,7 @@ class Episode:
     scores: Mapping[str, Score] = field(default_factory=dict)
     cause: str | None = None
     full: bool = False
+    judged: Any = None
     _tokens: list[IntArray] = field(default_factory=list)
     _logprobs: list[FloatArray | None] = field(default_factory=list)
 
@@ -208,6 +210,7 @@ async def play(
 async def _play(
     episode: Episode, environment: Environment, sample: Sample, chat: Chat, room: int | None, call: Patience
 ) -> None:
+    episode.judged = getattr(environment, "judged", environment)
     prompt = await call("start", environment.start)
     said: list[Message] = [] if isinstance(prompt, str) else _messages(prompt, "start")
     episode.give(chat.encode_prompt(prompt if isinstance(prompt, str) else said))

@@ -172,6 +172,7 @@ def _reply(problem: Problem, episode: Episode, chat: Chat, step_separator: str) 
         turns=episode.turns if several else (),
         scores=episode.scores,
         failure=episode.cause,
+        environment=episode.judged,
     )
 
 

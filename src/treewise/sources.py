@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from treewise.env import verifiers, verifiers_v0
+from treewise.env import textarena, verifiers, verifiers_v0
 from treewise.tasks import TASKS, generate, reasoning_gym
 from treewise.text import inert
 
@@ -19,8 +19,8 @@ Rows = list[Row]
 
 READERS = (".jsonl", ".parquet", ".csv")
 GYM = "reasoning-gym:"
-TASKSETS = {"verifiers:": verifiers, "verifiers_v0:": verifiers_v0}
-Kind = Literal["task", "gym", "verifiers", "file", "hub"]
+LIBRARIES = {"verifiers:": verifiers, "verifiers_v0:": verifiers_v0, "textarena:": textarena}
+Kind = Literal["task", "gym", "library", "file", "hub"]
 
 
 def _kind(source: str) -> Kind:
@@ -28,8 +28,8 @@ def _kind(source: str) -> Kind:
         return "task"
     if source.startswith(GYM):
         return "gym"
-    if source.startswith(tuple(TASKSETS)):
-        return "verifiers"
+    if source.startswith(tuple(LIBRARIES)):
+        return "library"
     return "file" if Path(source).suffix in READERS or Path(source).is_file() else "hub"
 
 
@@ -51,8 +51,8 @@ def read_rows(source: str, *, split: str | None, subset: str | None, options: Ma
             return [(f"{source}, problem {number}", dict(row)) for number, row in enumerate(rows)]
         case "gym":
             return _read_gym(source, options or {})
-        case "verifiers":
-            return list(_read_verifiers(source, options or {}, bounded=True))
+        case "library":
+            return list(_read_library(source, options or {}, bounded=True))
         case "hub":
             return list(_read_hub(source, split or "train", subset))
     return list(_read_file(source))
@@ -110,15 +110,15 @@ class Stream:
         match self._kind:
             case "hub":
                 return _read_hub(self._source, self._split, self._subset, streaming=True)
-            case "verifiers":
-                return _read_verifiers(self._source, self._options)
+            case "library":
+                return _read_library(self._source, self._options)
         return _read_file(self._source)
 
 
 def _check(source: str, *, split: str | None, subset: str | None, options: Mapping[str, Any] | None) -> Kind:
     """What kind of source it is. Raises ValueError for an argument without effect, and for a file that isn't there."""
     kind = _kind(source)
-    if options and kind not in ("task", "gym", "verifiers"):
+    if options and kind not in ("task", "gym", "library"):
         raise ValueError(f"the options {dict(options)} are only for generated tasks, not for {source!r}")
     if split and not has_splits(source):
         raise ValueError(f"split = {split!r} has no effect on {source!r}, which has no splits")
@@ -202,12 +202,12 @@ def _read_hub(name: str, split: str, subset: str | None, *, streaming: bool = Fa
         yield f"{name} row {number}", dict(row)
 
 
-def _read_verifiers(source: str, options: Mapping[str, Any], *, bounded: bool = False) -> Iterator[Row]:
-    """The tasks of a taskset. Raises ValueError for an endless one that must be `bounded`."""
-    prefix, name = next((prefix, source.removeprefix(prefix)) for prefix in TASKSETS if source.startswith(prefix))
-    if bounded and TASKSETS[prefix].endless(name, options):
+def _read_library(source: str, options: Mapping[str, Any], *, bounded: bool = False) -> Iterator[Row]:
+    """The tasks that another library has. Raises ValueError for endless ones that must be `bounded`."""
+    prefix, name = next((prefix, source.removeprefix(prefix)) for prefix in LIBRARIES if source.startswith(prefix))
+    if bounded and LIBRARIES[prefix].endless(name, options):
         raise ValueError(f"{source} has no last task: set options.size, or read it with data.stream")
-    for number, row in enumerate(TASKSETS[prefix].rows(name, options)):
+    for number, row in enumerate(LIBRARIES[prefix].rows(name, options)):
         yield f"{source} task {number}", row
 
 

@@ -4,11 +4,12 @@
                                                                      scores() ──▶ {"solved": 1.0}
 
 The library keeps the token-exact transcript; an environment sees text only. An environment is a class whose objects
-are made of a problem, `Game(problem, **options)`, with `weights`, the share of each score in the reward.
+are made of a problem, `Game(problem, **options)`, with `weights`, the share of each score in the reward, or a static
+method of the options that returns it.
 
 It may also have `check(problem)`, a static method that raises ValueError for a problem that can't be played; all
-problems are asked before a run. Its objects may have `notes`, lines that the run shows at its start, and `concurrency`,
-how many of them should work at one time.
+problems are asked before a run. Its objects may have `notes`, lines that the run shows at its start, `concurrency`,
+how many of them should work at one time, and `judged`, what reward functions get of them as `environments`.
 """
 
 from __future__ import annotations

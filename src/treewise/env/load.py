@@ -14,6 +14,7 @@ from treewise.types import Problem
 
 BUILT_IN = {
     "code": "treewise.env.code:Code",
+    "textarena": "treewise.env.textarena:TextArena",
     "tools": "treewise.env.tools:Tools",
     "trl": "treewise.env.trl:TRLEnvironment",
     "verifiers": "treewise.env.verifiers:Verifiers",
@@ -57,7 +58,17 @@ def load_environment(
     missing = [method for method in METHODS if not callable(getattr(found, method, None))]
     if missing:
         raise ValueError(f"the environment {name} has no {', no '.join(missing)}; it needs {', '.join(METHODS)}")
+    given = dict(options or {})
+    try:
+        inspect.signature(found).bind(Problem("", ""), **given)
+    except TypeError as error:
+        known = list(inspect.signature(found).parameters)[1:]
+        raise ValueError(
+            f"env.options = {given} doesn't suit the environment {name}: {error}; its options are "
+            f"{', '.join(known) or 'none'}"
+        ) from None
     own = getattr(found, "weights", None)
+    own = own(**given) if callable(own) else own
     if weights is None and not isinstance(own, Mapping):
         raise ValueError(
             f"the environment {name} doesn't say what its scores are worth: give the class weights = "
@@ -68,15 +79,6 @@ def load_environment(
         if own and (unknown := sorted(weights.keys() - own)):
             raise ValueError(f"env.weights has {unknown[0]!r}, but the scores of {name} are {', '.join(own)}")
         own = {**dict.fromkeys(own, 0.0), **weights}
-    given = dict(options or {})
-    try:
-        inspect.signature(found).bind(Problem("", ""), **given)
-    except TypeError as error:
-        known = list(inspect.signature(found).parameters)[1:]
-        raise ValueError(
-            f"env.options = {given} doesn't suit the environment {name}: {error}; its options are "
-            f"{', '.join(known) or 'none'}"
-        ) from None
     return Loaded(partial(found, **given), own, getattr(found, "check", _any))
 
 

@@ -11,6 +11,7 @@ class SingleTurn:
     """Asks `problem` once."""
 
     weights: Mapping[str, float] = {}
+    judged = None
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

@@ -1,14 +1,18 @@
-"""Environments that were written for TRL: a class whose public methods are the tools of an episode.
+"""Classes for TRL's `environment_factory`: `reset`, public methods that are tools, perhaps `get_reward`.
 
-    reset(**columns) ─▶ text behind the prompt      methods ◀─ tool calls of the model
-    get_reward(), and reward functions with `environments` ─▶ scores
+    class Counter:
+        def reset(self, start, **columns): self.n = start; return f"The number is {start}."   # joins the last message
+        def add(self, amount: int) -> int: ...            # a tool, with types and a docstring
+        def get_reward(self): return float(self.n == 7)   # the score `Counter`, of weight 1
 
-As with `environment_factory` of TRL 1.16's `GRPOTrainer`, with two differences: an object is made for every episode and
-never reset again, and a reward that is `None` is no verdict, where TRL leaves it out of the sum.
+As with TRL 1.16, but for these: every episode has an object of its own, which is reset once; the tools stand in the
+system message in the form of Hermes and Qwen, and results that are no text are told as JSON, as with `tools`. TRL
+itself isn't needed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -19,103 +23,99 @@ from treewise.env.toolbox import Toolbox, describe
 from treewise.named import find
 from treewise.types import Message, Problem
 
+OWN = ("reset", "get_reward")  # methods that are no tools
+
 
 class TRLEnvironment:
-    """One problem. The score `reward` is the weighted sum of its rewards, which are recorded under their names."""
+    """One problem. Scores: what `get_reward` returns, called like the class, if there is one; recorded only: `calls`,
+    and `errors`, those of them that failed. Reward functions get the object in `environments`."""
 
-    weights: Mapping[str, float] = {"reward": 1.0, "calls": 0.0, "errors": 0.0}
-
-    def __init__(
-        self,
-        problem: Problem,
-        *,
-        factory: str,
-        rewards: Mapping[str, float] | None = None,
-        turns: int = 5,
-        result_chars: int = 2000,
-    ) -> None:
+    def __init__(self, problem: Problem, *, factory: str, turns: int = 5, result_chars: int = 2000) -> None:
         """
         Args:
-            factory: `path/file.py:Class`, or a function that makes the object.
-            rewards: functions, `path/file.py:function`, with their weights. Beside TRL's arguments they get
-                `environments`, a list that holds the object.
-            turns: replies that may call tools (TRL's `max_tool_calling_iterations`).
+            factory: `path/file.py:Class`, or a function without parameters that makes one.
+            turns: replies that may call tools, TRL's max_tool_calling_iterations; the one behind them is the last.
             result_chars: of what a tool returns the model gets so much, without the middle of what is longer.
 
-        Raises ValueError for a class without `reset`, one whose methods can't be described, and one without any reward.
+        Raises ValueError for a class without `reset`, or one that needs a column which the data doesn't have, a tool
+        without types or description, a number that is too small.
         """
-        self._environment = _found(factory, "an environment")()
-        kind = type(self._environment)
-        if not callable(getattr(self._environment, "reset", None)):
-            raise ValueError(f"{factory} has no method reset")
-        methods = [name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")]
-        tools = [getattr(self._environment, name) for name in methods if name not in ("reset", "get_reward")]
-        self._box = Toolbox(
-            [describe(tool, f"{kind.__name__}.{tool.__name__}") for tool in tools],
-            turns=turns,
-            result_chars=result_chars,
-        )
-        self._rewards = {_found(name, "a reward function"): weight for name, weight in (rewards or {}).items()}
-        if not self._rewards and "get_reward" not in methods:
-            raise ValueError(f"{factory} has no method get_reward: give reward functions in env.options.rewards")
-        self._problem = problem
-        self._turns: list[Message] = []
+        self.judged = _make(factory)
+        names = [name for name in _methods(self.judged) if name not in OWN and not name.startswith("_")]
+        tools = [describe(getattr(self.judged, name), f"{factory}.{name}") for name in names]
+        self._box = Toolbox(tools, turns=turns, result_chars=result_chars)
+        self._problem, self._columns = problem, _accepted(self.judged, problem, factory)
 
-    async def start(self) -> Sequence[Message]:
-        prompt = self._problem.prompt
+    @staticmethod
+    def weights(*, factory: str, turns: Any = None, result_chars: Any = None) -> dict[str, float]:
+        """The reward of the class itself counts, if it has one."""
+        made = _make(factory)
+        own = {type(made).__name__: 1.0} if "get_reward" in _methods(made) else {}
+        return {**own, "calls": 0.0, "errors": 0.0}
+
+    @property
+    def notes(self) -> list[str]:
+        """What a run says about itself."""
+        return [f"tools of {type(self.judged).__name__}: {', '.join(self._box.tools) or 'none'}"]
+
+    def start(self) -> str | Sequence[Message]:
+        told = self.judged.reset(**self._columns)
+        prompt: str | tuple[Message, ...] = self._problem.prompt
+        if told is not None and not isinstance(told, str):
+            raise ValueError(f"reset() returned a {type(told).__name__}: it can return a text or None")
         if isinstance(prompt, str):
-            raise ValueError("an environment of TRL needs chat messages, and the model has no chat template")
-        *before, last = prompt
-        said = await _result(self._environment.reset(**self._columns()))
-        if said is not None and not isinstance(said, str):
-            raise ValueError(f"reset() returned {said!r:.80}, which is neither text nor None")
-        explained = self._box.explain([*before, {"role": last["role"], "content": last["content"] + (said or "")}])
-        assert not isinstance(explained, str), "messages were given"
-        return explained
+            prompt += told or ""
+        elif told:
+            last = prompt[-1]
+            prompt = (*prompt[:-1], Message(role=last["role"], content=last["content"] + told))
+        return self._box.explain(prompt) if self._box.tools else prompt
 
     def step(self, reply: str) -> Sequence[Message]:
-        told = self._box.answer(reply)
-        self._turns += [{"role": "assistant", "content": reply}, *told]
-        return told
+        return self._box.answer(reply)
 
-    async def scores(self) -> dict[str, float | None]:
-        found: dict[str, float | None] = {}
-        total = 0.0
-        if hasattr(self._environment, "get_reward"):
-            found[type(self._environment).__name__] = await _result(self._environment.get_reward())
-            total += found[type(self._environment).__name__] or 0.0
-        for function, weight in self._rewards.items():
-            (found[function.__name__],) = await _result(function(**self._arguments()))
-            total += weight * (found[function.__name__] or 0.0)
-        missing = [name for name, score in found.items() if score is None]
-        if missing:
-            raise RuntimeError(f"{missing[0]} gave no reward")
-        return {**found, "calls": float(self._box.calls), "errors": float(self._box.errors), "reward": total}
-
-    def _columns(self) -> dict[str, Any]:
-        """The row of the data."""
-        given = {"answer": self._problem.answer} if self._problem.answer is not None else {}
-        return {**given, **self._problem.info, "prompt": list(self._problem.prompt)}
-
-    def _arguments(self) -> dict[str, list[Any]]:
-        """What TRL gives a reward function: a batch, here of one."""
-        columns = {name: [value] for name, value in self._columns().items() if name != "prompt"}
-        prompt = list(self._problem.prompt)
-        return {**columns, "prompts": [prompt], "completions": [self._turns], "environments": [self._environment]}
+    def scores(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"calls": float(self._box.calls), "errors": float(self._box.errors)}
+        if "get_reward" in _methods(self.judged):
+            reward = self.judged.get_reward()
+            found[type(self.judged).__name__] = asyncio.run(_await(reward)) if inspect.isawaitable(reward) else reward
+        return found
 
 
-def _found(spec: str, what: str) -> Callable[..., Any]:
-    """What `spec` names; a file is run once, and again when it has changed."""
-    file = Path(spec.rpartition(":")[0])
-    return _load(spec, what, file.stat().st_mtime_ns if file.suffix == ".py" and file.is_file() else None)
+def _methods(made: object) -> list[str]:
+    """Names of the methods; asked of the class, since properties of the object would be evaluated."""
+    return [name for name, _ in inspect.getmembers(type(made), predicate=inspect.isfunction)]
+
+
+def _make(factory: str) -> Any:
+    """A new object. Raises ValueError if it has no `reset`."""
+    if not isinstance(factory, str) or ":" not in factory:
+        raise ValueError(f"factory is {factory!r}: it is the name of one class, path/file.py:Class")
+    file = Path(factory.rpartition(":")[0])
+    made = _find(factory, file.stat().st_mtime_ns if file.suffix == ".py" and file.is_file() else None)()
+    if "reset" not in _methods(made):
+        raise ValueError(f"{factory} makes a {type(made).__name__}, which has no method reset(**columns)")
+    return made
 
 
 @cache
-def _load(spec: str, what: str, changed: int | None) -> Callable[..., Any]:
-    if ":" not in spec:
-        raise ValueError(f"{spec!r} must name {what} as path/file.py:name")
-    return find(spec, {}, what)
+def _find(factory: str, changed: int | None) -> Callable[[], Any]:
+    return find(factory, {}, "an environment of TRL")
 
 
-async def _result(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+def _accepted(made: Any, problem: Problem, factory: str) -> Mapping[str, Any]:
+    """The columns that `reset` takes. Raises ValueError if it needs others."""
+    columns = {"prompt": problem.prompt if isinstance(problem.prompt, str) else [*problem.prompt], **problem.info}
+    if problem.answer is not None:
+        columns["answer"] = problem.answer
+    parameters = inspect.signature(made.reset).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        columns = {name: value for name, value in columns.items() if name in parameters}
+    try:
+        inspect.signature(made.reset).bind(**columns)
+    except TypeError as error:
+        raise ValueError(f"reset of {factory}: {error}; the data has {', '.join(problem.info) or 'nothing'}") from None
+    return columns
+
+
+async def _await(result: Any) -> Any:
+    return await result

@@ -13,13 +13,14 @@ Source of the protocol: `verifiers.v1` of release 0.4.0 (Taskset, Task, Env, Tra
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from treewise.env.asking import Ask, Asking
 from treewise.env.verifiers_seat import Seat, opening, plain, recorded
@@ -116,30 +117,64 @@ class Verifiers(Asking):
 
     weights: Mapping[str, float] = {"reward": 1.0}
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, runtime: Literal["subprocess"] | None = None) -> None:
+        """
+        Args:
+            runtime: where hooks of the task run programs; "subprocess" is this machine, without any protection.
+
+        Raises ValueError for a task with such hooks if there is no runtime.
+        """
         env, task = _task_of(problem)
-        super().__init__(partial(_play, env, task))
+        if runtime not in (None, "subprocess"):
+            raise ValueError(f"runtime is {runtime!r}: it can be 'subprocess', or be left out")
+        hooks = _with_programs(task)
+        if hooks and runtime is None:
+            raise ValueError(
+                f"{hooks[0]} of {type(task).__name__} may run programs: env.options.runtime = 'subprocess' lets it do "
+                "so on this machine, without any protection"
+            )
+        super().__init__(partial(_play, env, task, runtime is not None))
         self._prompt = (problem.prompt, plain(opening(task.data)))
 
     @staticmethod
     def check(problem: Problem) -> None:
         """Raises ValueError for a task that can't be played here."""
         from verifiers.v1.configs.agent import agent_config_fields
+        from verifiers.v1.env import Env
         from verifiers.v1.envs.single_agent import SingleAgentEnv
         from verifiers.v1.session import hook_boundary
         from verifiers.v1.trace import Trace
         from verifiers.v1.utils.decorators import discover_decorated
+        from verifiers.v1.utils.loaders import default_harness_id
 
         env, task = _task_of(problem)
-        agents = list(agent_config_fields(env.config))
+        seats, data = agent_config_fields(env.config), task.data
+        own = [seat.harness for seat in seats.values() if seat.harness is not None and seat.harness.id != "null"]
+        limits = (
+            "model",
+            "client",
+            "sampling",
+            "max_input_tokens",
+            "max_output_tokens",
+            "max_total_tokens",
+            "max_turns",
+        )
         stops = [hook_boundary(hook, allow_trace=True) for hook in task.hooks("stop")]
         reasons = {
-            f"it has the agents {', '.join(agents)}, and one model learns here": len(agents) > 1,
+            f"it has the agents {', '.join(seats)}, and one model learns here": len(seats) > 1,
             "its tools are servers": bool(task.toolsets(task.config) or env.taskset.toolsets(env.taskset.config)),
-            "it needs a container": task.NEEDS_CONTAINER or task.data.image is not None,
+            "it needs a container": bool(task.NEEDS_CONTAINER or data.image or data.agent_user),
+            "it needs skills, artifacts or rules for the network": bool(
+                data.skills or data.artifacts or data.network_block or "*" not in data.network_allow
+            ),
+            "it has a harness of its own": bool(own) or default_harness_id(env.config.taskset.id) != "bash",
+            "it has limits or a model of its own": any(
+                getattr(seat, limit) is not None for seat in seats.values() for limit in limits
+            ),
+            "it starts services": type(env).start is not Env.start,
             "it rewrites requests (@intercept)": bool(discover_decorated(task, "intercept")),
             "it stops on requests or responses": any(boundary is not Trace for boundary in stops),
-            "it has no prompt": isinstance(env, SingleAgentEnv) and task.data.prompt is None,
+            "it has no prompt": isinstance(env, SingleAgentEnv) and data.prompt is None,
         }
         for reason, applies in reasons.items():
             if applies:
@@ -152,13 +187,13 @@ class Verifiers(Asking):
         return made if asked == own and not isinstance(made, str) else asked
 
 
-async def _play(env: Any, task: Any, ask: Ask) -> dict[str, float | None]:
+async def _play(env: Any, task: Any, programs: bool, ask: Ask) -> dict[str, float | None]:
     """One episode, and its scores. Raises what the taskset raises, and RuntimeError for a reward that did not run."""
     from verifiers.v1.agent import Agents
     from verifiers.v1.episode import EnvInfo, Episode
 
     traces: list[Any] = []
-    agents = Agents(env.config, lambda name, spec: Seat(ask, traces))
+    agents = Agents(env.config, lambda name, spec: Seat(ask, traces, programs=programs))
     await env.setup(agents)
     await env.run(task, agents)
     if len(traces) != 1:
@@ -172,6 +207,16 @@ async def _play(env: Any, task: Any, ask: Ask) -> dict[str, float | None]:
     if missing or not trace.rewards:
         raise RuntimeError(f"the reward {missing[0]} did not run" if missing else "the taskset gave no reward")
     return {**trace.metrics, **{name: reward.score for name, reward in trace.rewards.items()}, "reward": trace.reward}
+
+
+def _with_programs(task: Any) -> list[str]:
+    """The task's hooks that want a runtime to run programs in."""
+    from verifiers.v1.task import Task
+
+    lifecycle = [name for name in ("setup", "finalize") if getattr(type(task), name) is not getattr(Task, name)]
+    hooks = [*task.hooks("metric"), *task.hooks("reward"), *(getattr(task, name) for name in lifecycle)]
+    wanted = [(hook.__name__, inspect.signature(hook).parameters.get("runtime")) for hook in hooks]
+    return [name for name, parameter in wanted if parameter is not None and parameter.default is parameter.empty]
 
 
 def _task_of(problem: Problem) -> tuple[Any, Any]:

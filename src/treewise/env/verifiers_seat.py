@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from treewise.env.asking import Ask
@@ -22,8 +22,12 @@ class Seat:
 
     trainable = True
 
-    def __init__(self, ask: Ask, traces: list[Any]) -> None:
-        self._ask, self._traces = ask, traces
+    def __init__(self, ask: Ask, traces: list[Any], *, programs: bool) -> None:
+        """
+        Args:
+            programs: whether hooks of a task may run programs on this machine.
+        """
+        self._ask, self._traces, self._programs = ask, traces, programs
 
     async def run(self, task: Any) -> Any:
         """One reply."""
@@ -46,12 +50,16 @@ class Seat:
             state=state_cls(type(task))(),
             agent=AgentInfo(config=AgentConfig(runtime=config)),
         )
-        async with provision_runtime(config, name=trace.id, env=dict(task.runtime_env())) as runtime:
-            trace.agent.runtime = runtime.info
-            await invoke(task.setup, {"trace": trace, "runtime": runtime})
+        async with AsyncExitStack() as stack:
+            runtime = None
+            if self._programs:
+                provided = provision_runtime(config, name=trace.id, env=dict(task.runtime_env()))
+                runtime = await stack.enter_async_context(provided)
+            available = {"trace": trace, "runtime": runtime}
+            await invoke(task.setup, available)
             yield Interaction(task, trace, self._ask)
             trace.stop("user_closed")
-            await invoke(task.finalize, {"trace": trace, "runtime": runtime})
+            await invoke(task.finalize, available)
             await task.score(trace, runtime)
             trace.ok = True
             self._traces.append(trace)

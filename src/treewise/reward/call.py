@@ -88,6 +88,7 @@ class Reply:
         turns: the messages behind the prompt, if there is more than this reply.
         scores: the environment's, by name; a list has one for every step.
         failure: why the episode came to no end; nobody is asked about it then.
+        environment: what it was played in, if it was.
     """
 
     problem: Problem
@@ -98,6 +99,7 @@ class Reply:
     turns: Sequence[Message] = ()
     scores: Mapping[str, Any] = field(default_factory=dict)
     failure: str | None = None
+    environment: Any = None
 
 
 class Judged(NamedTuple):
@@ -224,6 +226,8 @@ def _batch_arguments(replies: Sequence[Reply]) -> dict[str, Any]:
     columns["answer"] = [reply.problem.answer for reply in replies]
     columns["prefill"] = [reply.prefill for reply in replies]
     columns["completion_ids"] = [list(reply.completion_ids) for reply in replies]
+    if any(reply.environment is not None for reply in replies):
+        columns["environments"] = [reply.environment for reply in replies]
     return {
         **columns,
         "prompts": [prompt if isinstance(prompt, str) else list(prompt) for prompt in prompts],

@@ -37,8 +37,8 @@ BUILT_IN = {
 # What the library passes to a function, so what no option can set.
 PASSED = frozenset(
     {
-        *("answer", "completion", "completion_ids", "completions", "prefill", "prompt", "prompts", "solution_str"),
-        *("steps", "turns"),
+        *("answer", "completion", "completion_ids", "completions", "environments", "prefill", "prompt", "prompts"),
+        *("solution_str", "steps", "turns"),
     }
 )
 
