@@ -218,3 +218,9 @@ def test_a_trust_region_without_effect_is_refused_and_one_against_the_sampler_is
         make_recipe({}, {"objective.preset": "grpo", "objective.ratio": "sequence"})
     make_recipe({}, {"objective.preset": "rloo", "objective.ratio": "sequence"})  # of a whole answer's, which differs
     assert resolve("grpo", {"kl_refresh": 0, "kl_in": "loss"}) == resolve("grpo", {})  # the defaults, said aloud
+
+
+def test_a_fault_is_one_line_without_those_that_follow_from_it() -> None:
+    with pytest.raises(ValueError, match="data.stream = '3'") as raised:
+        make_recipe({"data": {"stream": "3"}})
+    assert len(str(raised.value).splitlines()) == 1

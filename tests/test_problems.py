@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections import Counter
@@ -399,3 +400,19 @@ def test_rows_of_verl_and_skyrl_have_their_answers(folder: Path) -> None:
     assert load_problems(jsonl(folder / "skyrl.jsonl", skyrl))[0][0].answer == "4"
     with pytest.raises(ValueError, match="reward_model must be an object with a `ground_truth`: 'rule'"):
         load_problems(jsonl(folder / "bad.jsonl", {**verl, "reward_model": "rule"}))
+
+
+@pytest.mark.parametrize("name", ["verifiers", "verifiers_v0", "textarena"])
+def test_a_library_that_is_not_there_is_named_with_what_to_install(model: Path, folder: Path, name: str) -> None:
+    if importlib.util.find_spec(name.removesuffix("_v0")) is not None:
+        pytest.skip(f"{name} is installed")
+    values = {"data": {"source": f"{name}:something", "stream": 2}, "env": {"name": name}, "reward": []}
+    with pytest.raises(ValueError, match=r"needs .*pip install"):
+        open_session(recipe(model, folder, values))
+
+
+def test_a_problem_of_another_source_is_not_played_by_the_environment_of_a_library(model: Path, folder: Path) -> None:
+    for name in ("verifiers", "verifiers_v0", "textarena"):
+        values = {"data": {"source": numbered(folder / "a.jsonl", 3)}, "env": {"name": name}, "reward": []}
+        with pytest.raises(ValueError, match=f"problem '0' is no .* data.source = '{name}:NAME'"):
+            open_session(recipe(model, folder, values))

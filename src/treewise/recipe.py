@@ -173,6 +173,8 @@ def explain_fault(error: ValidationError) -> str:
     lines = []
     for fault in error.errors():
         name = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "default_factory_not_called":  # the consequence of another fault
+            continue
         if fault["type"] == "extra_forbidden":
             lines.append(_unknown(name))
         elif fault["type"] == "value_error":

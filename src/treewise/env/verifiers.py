@@ -139,6 +139,7 @@ class Verifiers(Asking):
     @staticmethod
     def check(problem: Problem) -> None:
         """Raises ValueError for a task that can't be played here."""
+        env, task = _task_of(problem)
         from verifiers.v1.configs.agent import agent_config_fields
         from verifiers.v1.env import Env
         from verifiers.v1.envs.single_agent import SingleAgentEnv
@@ -147,7 +148,6 @@ class Verifiers(Asking):
         from verifiers.v1.utils.decorators import discover_decorated
         from verifiers.v1.utils.loaders import default_harness_id
 
-        env, task = _task_of(problem)
         seats, data = agent_config_fields(env.config), task.data
         own = [seat.harness for seat in seats.values() if seat.harness is not None and seat.harness.id != "null"]
         limits = (
