@@ -47,7 +47,7 @@ class Chat:
         self.vocab_size: int = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
         self._beginning = _beginning_ids(tokenizer)
         header, self.prefill, ending = self._probe() if self.has_template else ("", "", "")
-        self._control_ids = _control_ids(tokenizer, header)
+        self._control_ids = _control_ids(tokenizer, header + ending)
         longest_first = sorted(self._control_ids, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         end_of_turn = self._control.search(ending)
@@ -220,14 +220,14 @@ def _beginning_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return list(full[: starts[0]]) if starts else []
 
 
-def _control_ids(tokenizer: PreTrainedTokenizerBase, header: str) -> dict[str, int]:
-    """Text → id of the tokens that data must not write: all special ones, and others that open a turn
+def _control_ids(tokenizer: PreTrainedTokenizerBase, around: str) -> dict[str, int]:
+    """Text → id of the tokens that data must not write: all special ones, and others that stand around turns
     (DeepSeek's <｜User｜> isn't marked special). Tags like <think> stay usable in data."""
     added = tokenizer.added_tokens_decoder.items()
     return {
         token.content: int(number)
         for number, token in added
-        if token.content.strip() and (token.special or token.content in header)
+        if token.content.strip() and (token.special or token.content in around)
     }
 
 
