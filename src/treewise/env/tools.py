@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from treewise import sandbox
 from treewise.named import find
 from treewise.sandbox import Limits, SandboxError
-from treewise.text import cut, inert
+from treewise.text import cut, encodable, inert
 from treewise.types import Message, Problem
 
 CALLS = 4  # tool calls of one reply; more would take a reply's time limit, which is no verdict
@@ -185,7 +185,7 @@ class Tools:
         except Refused as error:
             self._errors += 1
             result = f"Error: {error}"
-        return cut(result.strip(), self._chars)
+        return cut(encodable(result).strip(), self._chars)
 
     def _read(self, text: str) -> tuple[Tool, dict[str, Any]]:
         """Raises Refused."""
