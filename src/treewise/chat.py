@@ -78,6 +78,14 @@ class Chat:
         known = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in self.end_ids]
         return str(self.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def check_stop(self, stop: Iterable[str]) -> None:
+        """Raises ValueError for a stop string with a control token in it, which no text of a reply has."""
+        for string in stop:
+            if match := self._control.search(string):
+                ends = self._control_ids[match.group()] in self.end_ids
+                why = "which ends replies anyway" if ends else "not text; eos_token_id of the model can have its id"
+                raise ValueError(f"the stop string {string!r} has no effect: {match.group()} is a token, {why}")
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token by itself, special ones included. It is for people: a character that is
         made of several tokens shows as replacement characters."""
