@@ -4,7 +4,9 @@ code that they are about. Models here are Markov chains, so that what they say c
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ from treewise.rollout import collect
 from treewise.sampler import Request
 from treewise.sampler.draw import hits_stop
 from treewise.sampler.hf import HFSampler
+from treewise.track import read_lines
 from treewise.types import Completion, Group, Problem, Sampling, Trajectory
 from treewise.update import Tally
 
@@ -445,6 +448,48 @@ def test_m03_an_answer_that_ends_with_the_second_end_token_is_not_truncated() ->
     assert isinstance(completion, Completion)
     assert completion.tokens.tolist() == [E, OH]
     assert completion.stop_reason == "eos"
+
+
+def test_m03_a_run_ends_answers_at_every_end_token_of_the_models_folder(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model")
+    ends = [0, *range(5, 25)]  # the tokenizer and its template name 0 only
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**settings, "eos_token_id": ends}))
+    run = train(recipe(folder, tmp_path, **{"rollout.group_size": 8}), reward=lambda completion: float(len(completion)))
+    rows, _ = read_lines(run / "rollouts.jsonl")
+    replies = [[token for token, own in zip(row["tokens"], row["mask"], strict=True) if own] for row in rows]
+    assert [row["stop_reason"] == "eos" for row in rows] == [reply[-1] in ends for reply in replies]
+    assert not any(set(reply[:-1]) & set(ends) for reply in replies)
+    assert {reply[-1] for reply in replies} & set(ends[1:])
+    metrics, _ = read_lines(run / "metrics.jsonl")
+    assert metrics[0]["completions/clipped_ratio"] == np.mean([row["stop_reason"] == "length" for row in rows])
+
+
+def test_t09_a_saved_model_keeps_its_padding_and_too_many_tokens_are_refused(tmp_path: Path) -> None:
+    padded = write_tiny_model(tmp_path / "padded", vocab_size=64)
+    run = train(recipe(padded, tmp_path), reward=lambda completion: float(len(completion)))
+    assert models.load_model(run / "model").get_input_embeddings().num_embeddings == 64
+    small = write_tiny_model(tmp_path / "small", vocab_size=40)
+    with pytest.raises(ValueError, match="the tokenizer has ids up to 48, the model has embeddings for 40 only"):
+        train(recipe(small, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("stop", "why"),
+    [("<tool>", "<tool> is a token, not text"), ("\n<|end|>", "<|end|> is a token, which ends replies")],
+)
+def test_e02_a_stop_string_that_no_text_can_have_is_refused(stop: str, why: str) -> None:
+    chat = Chat(tokenizer())
+    with pytest.raises(ValueError, match=re.escape(f"the stop string {stop!r} has no effect: {why}")):
+        collect(
+            [Problem("p", "a")],
+            group_size=1,
+            sampler=sampler(chain((A, END)), chat),
+            sampling=Sampling(2, stop=(stop,)),
+            chat=chat,
+            rewards=[Reward("one", lambda completion: 1.0)],
+            seed=(0,),
+        )
 
 
 def test_m05_an_end_token_alone_is_an_answer_with_one_trained_token() -> None:

@@ -453,6 +453,8 @@ def test_the_model_is_told_of_code_tests_what_went_wrong() -> None:
         'Traceback (most recent call last):\n  File "program.py", line 2, in total\n    return sum(number)\n'
         "               ^^^^^^\nNameError: name 'number' is not defined"
     )
+    (half,) = told(FORMS["asserts"], fenced("raise ValueError('\\ud83d')"))  # no text for a tokenizer
+    assert half.startswith("0 of 2 tests pass. Test 1 fails: ValueError: ?\n")
     (late,) = told(FORMS["asserts"], fenced("def total(numbers):\n    while True: pass"), seconds=0.2)
     assert late == "0 of 2 tests pass. Test 1 fails: the program took longer than 0.2 s."
     (ended,) = told(FORMS["asserts"], fenced("import os; os._exit(0)"))

@@ -305,6 +305,47 @@ def test_what_is_no_message_is_no_verdict(chatml: PreTrainedTokenizerFast, given
     assert str(one.cause).startswith("step() returned ")
 
 
+HALF = "be \ud83d"  # of a surrogate pair
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "cause"),
+    [
+        ("start", HALF, "start() returned half of a surrogate pair, which is no text: 'be \\ud83d'"),
+        ("start", [user(HALF)], "start() returned half of a surrogate pair, which is no text: 'be \\ud83d'"),
+        ("step", [user(HALF)], "step() returned half of a surrogate pair, which is no text: 'be \\ud83d'"),
+        ("start", "7" * 140, "start() returned 140 tokens, and the model has room for 92 before a reply"),
+    ],
+)
+def test_what_the_model_can_not_be_given_is_no_verdict_and_the_others_play_on(
+    chatml: PreTrainedTokenizerFast, method: str, given: Any, cause: str
+) -> None:
+    async def say(self: Any, *reply: str) -> Any:
+        return given
+
+    kinds = iter([type("Odd", (Counter,), {method: say}), Counter])
+    script = Script(chatml, *[[("a<|im_end|>", "eos")] * 2] * 2, max_length=100)
+    odd, good = playing(script, chatml, lambda p: next(kinds)(p), size=2)
+    assert (odd.reward, odd.cause) == (None, cause)
+    assert good.reward == 2.5
+
+
+def test_each_episode_has_the_problem_as_the_data_has_it(chatml: PreTrainedTokenizerFast) -> None:
+    class Deals(Counter):
+        async def start(self) -> str | Sequence[Message]:
+            self.problem.prompt[0]["content"] += f" {self.problem.info['deck'].pop()}"  # type: ignore[index]
+            return self.problem.prompt
+
+    problem = Problem("0", (user("hello"),), info={"deck": [1, 2, 3]})
+    script = Script(chatml, *[[("a<|im_end|>", "eos")] * 2] * 3)
+    given = {
+        chatml.decode(one.tokens).partition("<|im_end|>")[0]
+        for one in playing(script, chatml, Deals, problem=problem, size=3)
+    }
+    assert given == {"<|im_start|>user\nhello 3"}
+    assert problem == Problem("0", (user("hello"),), info={"deck": [1, 2, 3]})
+
+
 # Turns as batches
 
 

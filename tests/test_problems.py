@@ -239,6 +239,11 @@ def test_a_source_of_nothing_but_held_out_problems_is_refused(model: Path, folde
         open_with(model, folder, {"source": data, "duplicates": "drop"}, eval={"source": data})
 
 
+def test_an_empty_table_is_an_error(model: Path, folder: Path) -> None:
+    with pytest.raises(ValueError, match="problems has no rows"):
+        open_session(recipe(model, folder, {}), problems=[])
+
+
 def test_prompts_that_are_all_too_long_are_an_error_with_the_shortest(model: Path, folder: Path) -> None:
     with pytest.raises(ValueError, match=r"all 3 prompts of .* longer than the 2 tokens .* the shortest has \d"):
         open_with(model, folder, {"source": numbered(folder / "a.jsonl", 3, "many words"), "max_prompt_tokens": 2})

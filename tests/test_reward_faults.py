@@ -23,6 +23,7 @@ PATIENT = 60.0  # a busy machine is not an error here
 RULES = '''
 import os, re, subprocess, sys, time
 import numpy as np
+from decimal import Decimal
 from fractions import Fraction
 from treewise.reward import NoVerdict
 
@@ -59,7 +60,9 @@ def obey(completion, **columns):
     return float(len(completion) % 10)
 
 def kinds(completion):
-    return {"numpy": np.float32(0.5), "fraction": Fraction(1, 4), "true": True, "none": None}[completion]
+    return {
+        "numpy": np.float32(0.5), "fraction": Fraction(1, 4), "decimal": Decimal("0.5"), "true": True, "none": None
+    }[completion]
 
 def columns(completion, answer, level, deadline, spec, arguments, turns):
     assert (answer, level, deadline) == ("7", {"a": [1, None, 2.5, "ü"]}, "a column"), (answer, level, deadline)
@@ -181,8 +184,8 @@ def test_long_and_empty_replies_are_judged(load: Callable[..., Reward]) -> None:
 
 
 def test_numbers_of_every_kind_steps_async_functions_and_classes_work_in_a_process(load: Callable[..., Reward]) -> None:
-    verdicts = judge(load("kinds"), "numpy", "fraction", "true", "none")
-    assert [v.reward for v in verdicts] == [0.5, 0.25, 1.0, None]
+    verdicts = judge(load("kinds"), "numpy", "fraction", "decimal", "true", "none")
+    assert [v.reward for v in verdicts] == [0.5, 0.25, 0.5, 1.0, None]
     (verdict,) = judge(load("per_step"), "a bcd ef")
     assert verdict.steps == (1.0, 3.0, 2.0)
     assert judge(load("slow"), "x")[0].reward == 0.5

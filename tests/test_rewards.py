@@ -8,6 +8,8 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,20 @@ def test_columns_that_some_problems_lack_are_none_in_a_batch() -> None:
     judge(batch, [Reply(Problem("0", "p", None, {"level": 1}), "a"), Reply(Problem("1", "p"), "b")])
 
 
+def test_r07_what_a_function_does_to_its_arguments_reaches_no_other_reply() -> None:
+    def one(completion: str, tests: list[int], cases: dict[str, list[int]], prompt: Any) -> float:
+        prompt[0]["content"] += "!"
+        return tests.pop() + cases["a"].pop() + len(prompt[0]["content"])
+
+    def batch(completions: list[Any], tests: list[list[int]], prompts: list[Any], **rest: Any) -> list[float]:
+        return [one("", own, cases, prompt) for own, cases, prompt in zip(tests, rest["cases"], prompts, strict=True)]
+
+    problem = Problem("0", ({"role": "user", "content": "hi"},), info={"tests": [1, 2], "cases": {"a": [3, 4]}})
+    for function in (one, batch, one):
+        assert [v.reward for v in judge(function, [Reply(problem, "a"), Reply(problem, "b")])] == [9.0, 9.0]
+    assert problem == Problem("0", ({"role": "user", "content": "hi"},), info={"tests": [1, 2], "cases": {"a": [3, 4]}})
+
+
 def test_a_batch_function_sees_prompts_in_the_form_of_the_data() -> None:
     seen: list[Any] = []
 
@@ -123,7 +139,9 @@ def test_arrays_and_tensors_are_lists_of_values(make: Callable[[list[float]], An
     assert [v.reward for v in judge(batch, replies("a", "b"))] == [1.0, 0.5]
 
 
-@pytest.mark.parametrize("value", [1, True, np.float32(1), np.bool_(True), torch.tensor(1.0), np.array(1)])
+@pytest.mark.parametrize(
+    "value", [1, True, np.float32(1), np.bool_(True), torch.tensor(1.0), np.array(1), Fraction(1), Decimal("1.0")]
+)
 def test_numbers_of_any_kind_are_rewards(value: Any) -> None:
     def one(completion: str) -> Any:
         return value
@@ -137,6 +155,7 @@ def test_numbers_of_any_kind_are_rewards(value: Any) -> None:
     ("value", "cause"),
     [
         (None, "it: returned None"),
+        (np.ma.masked, "it: returned None"),
         (float("nan"), "it: returned nan"),
         (float("-inf"), "it: returned -inf"),
         ("1.0", "it: returned '1.0', which is a str and not a number"),
@@ -410,6 +429,16 @@ def test_a_reply_without_a_number_has_no_last_number() -> None:
         assert last_number(completion=reply, answer="0") == 0.0
 
 
+@pytest.mark.parametrize("written", ["\u200f-12", "-12\u200b", "\u2066-12\u2069", "\u00a0-12\u202f", "-1\u00ad2"])
+def test_what_nobody_sees_is_no_part_of_an_answer(verifier: MathVerifier, written: str) -> None:
+    for reply in (f"\ufeffAnswer: {written}", f"So it is \\boxed{{{written}}}.", f"<answer>{written}</answer>"):
+        assert numeric(completion=reply, answer="-12") == 1.0
+        assert exact(completion=reply, answer="-12") == 1.0
+        assert verifier.verify(gold="-12", answer=reply).correct is True
+    assert numeric(completion="Answer: -12", answer=f"#### {written}") == 1.0
+    assert exact(completion=f"{written} ", answer="-12") == 1.0
+
+
 def test_number_scans_take_linear_time() -> None:
     started = time.process_time()
     for unit in ("1", "1,", "1,234", "-", "$", "1/", "1e", ". ", "{", "\\frac{1}{", "Answer:", "#### "):
@@ -574,7 +603,9 @@ def test_r02_a_hang_is_a_timeout_and_the_next_item_is_scored() -> None:
     verifier = MathVerifier(deadline=1.0)
     assert verifier.verify(gold="3", answer="3").correct is True
     started = time.perf_counter()
-    assert verifier.verify(gold="3", answer=TOWER) == (None, "timeout: no result within 1 s")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # R01: no alarm reaches a thread
+        hung = pool.submit(verifier.verify, gold="3", answer=TOWER).result()
+    assert hung == (None, "timeout: no result within 1 s")
     assert time.perf_counter() - started < 4
     problem = Problem("0", "p", "3")
     given = [Reply(problem, text) for text in ("9**9**9**9", "3", "4")]

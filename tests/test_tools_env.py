@@ -63,6 +63,10 @@ async def later(number: int = 2) -> dict:
     await asyncio.sleep(0.01)
     return {"é": 2 * number}
 
+def half() -> list:
+    """Says half of a surrogate pair."""
+    return ["\\ud83d!"]
+
 def broken() -> str:
     """A tool whose server is away."""
     raise Unavailable("no server")
@@ -251,17 +255,18 @@ def test_long_results_lose_their_middle(own: Path) -> None:
 
 
 def test_own_tools_are_called(own: Path) -> None:
-    environment = Tools(ASK, tools=[f"{own}:capital", f"{own}:later", f"{own}:leaves"])
+    environment = Tools(ASK, tools=[f"{own}:capital", f"{own}:later", f"{own}:leaves", f"{own}:half"])
     assert told(environment, call("capital", country="France") + call("later", number=3) + call("later")) == [
         "Paris",
         '{"é": 6}',
         '{"é": 4}',
     ]
-    assert told(environment, call("capital", country="Atlantis") + call("leaves")) == [
+    assert told(environment, call("capital", country="Atlantis") + call("leaves") + call("half")) == [
         "Error: KeyError: 'Atlantis'",
         "Error: SystemExit: 1",
+        '["?!"]',
     ]
-    assert environment.scores() == {"calls": 5.0, "errors": 2.0}
+    assert environment.scores() == {"calls": 6.0, "errors": 2.0}
 
 
 def test_a_tools_file_is_run_once_and_again_when_it_changes(own: Path) -> None:

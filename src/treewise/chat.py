@@ -47,7 +47,7 @@ class Chat:
         self.vocab_size: int = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
         self._beginning = _beginning_ids(tokenizer)
         header, self.prefill, ending = self._probe() if self.has_template else ("", "", "")
-        self._control_ids = _control_ids(tokenizer, header)
+        self._control_ids = _control_ids(tokenizer, header + ending)
         longest_first = sorted(self._control_ids, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         end_of_turn = self._control.search(ending)
@@ -77,6 +77,14 @@ class Chat:
         """The text of `ids` without special and end-of-turn tokens; vocabulary padding has no text."""
         known = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in self.end_ids]
         return str(self.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def check_stop(self, stop: Iterable[str]) -> None:
+        """Raises ValueError for a stop string with a control token in it, which no text of a reply has."""
+        for string in stop:
+            if match := self._control.search(string):
+                ends = self._control_ids[match.group()] in self.end_ids
+                why = "which ends replies anyway" if ends else "not text; eos_token_id of the model can have its id"
+                raise ValueError(f"the stop string {string!r} has no effect: {match.group()} is a token, {why}")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token by itself, special ones included. It is for people: a character that is
@@ -220,14 +228,14 @@ def _beginning_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return list(full[: starts[0]]) if starts else []
 
 
-def _control_ids(tokenizer: PreTrainedTokenizerBase, header: str) -> dict[str, int]:
-    """Text → id of the tokens that data must not write: all special ones, and others that open a turn
+def _control_ids(tokenizer: PreTrainedTokenizerBase, around: str) -> dict[str, int]:
+    """Text → id of the tokens that data must not write: all special ones, and others that stand around turns
     (DeepSeek's <｜User｜> isn't marked special). Tags like <think> stay usable in data."""
     added = tokenizer.added_tokens_decoder.items()
     return {
         token.content: int(number)
         for number, token in added
-        if token.content.strip() and (token.special or token.content in header)
+        if token.content.strip() and (token.special or token.content in around)
     }
 
 

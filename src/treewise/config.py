@@ -337,7 +337,7 @@ class Recipe(Section):
         if self.train.minibatches > self.rollout.problems_per_step:
             raise ValueError(
                 f"train.minibatches = {self.train.minibatches} can't be filled with whole groups: "
-                f"rollout.problems_per_step is {self.rollout.problems_per_step}"
+                f"rollout.problems_per_step is {self.rollout.problems_per_step}, the most that it can be"
             )
         for item in self.data.sources:
             own = item.source.partition(":")[0]

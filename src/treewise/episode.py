@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,13 @@ import numpy as np
 from treewise.chat import Chat
 from treewise.env import Environment, Score
 from treewise.text import inert
-from treewise.types import BoolArray, Completion, FloatArray, IntArray, Message, Problem, StopReason
+from treewise.types import BoolArray, Completion, FloatArray, IntArray, Message, Problem, StopReason, fresh
 
 Make = Callable[[Problem], Environment]
 Sample = Callable[[IntArray, int], Awaitable[tuple[Completion, str]]]  # transcript, turn ─▶ reply and its text
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair has no tokens
 
 
 class Failed(Exception):
@@ -199,7 +203,8 @@ async def play(
     for _ in range(retries + 1):
         episode, call = Episode(), patience()
         try:
-            await _play(episode, await call("make", make, problem), sample, chat, room, call)
+            own = replace(problem, prompt=fresh(problem.prompt), info=fresh(problem.info))
+            await _play(episode, await call("make", make, own), sample, chat, room, call)
         except Failed as failure:
             episode.cause = str(failure)
         else:
@@ -213,7 +218,12 @@ async def _play(
     episode.judged = getattr(environment, "judged", environment)
     prompt = await call("start", environment.start)
     said: list[Message] = [] if isinstance(prompt, str) else _messages(prompt, "start")
-    episode.give(chat.encode_prompt(prompt if isinstance(prompt, str) else said))
+    if isinstance(prompt, str):
+        _check_text(prompt, "start")
+    ids = chat.encode_prompt(prompt if isinstance(prompt, str) else said)
+    if room is not None and len(ids) > room:
+        raise Failed(f"start() returned {len(ids)} tokens, and the model has room for {room} before a reply")
+    episode.give(ids)
     while True:
         completion, text = await sample(episode.transcript, len(episode.replies))
         episode.take(completion, text)
@@ -244,7 +254,18 @@ def _messages(given: Any, method: str) -> list[Message]:
     whole = isinstance(given, Sequence) and not isinstance(given, str)
     if not whole or not all(isinstance(one, Mapping) and _is_message(one) for one in given):
         raise Failed(inert(f"{method}() returned {given!r:.80}, not messages with a text `role` and a text `content`"))
+    for one in given:
+        _check_text(one["role"], method)
+        _check_text(one["content"], method)
     return [{"role": one["role"], "content": one["content"]} for one in given]
+
+
+def _check_text(text: str, method: str) -> None:
+    """Raises Failed for what no tokenizer takes."""
+    found = _SURROGATE.search(text)
+    if found:
+        around = text[max(0, found.start() - 20) : found.end() + 20]
+        raise Failed(inert(f"{method}() returned half of a surrogate pair, which is no text: {around!r}"))
 
 
 def _is_message(one: Mapping[str, Any]) -> bool:

@@ -207,6 +207,8 @@ def _given(given: Given, name: str, make: Maker) -> tuple[list[Problem], str]:
     if len(problems) < len(items):
         rows: Rows = [(f"{name}[{number}]", dict(item)) for number, item in enumerate(items)]
         return make_problems(rows, name, **make.prompt)
+    if not items:
+        raise ValueError(f"{name} has no rows")
     twice = [problem for problem, count in Counter(p.id for p in problems).items() if count > 1]
     if twice:
         raise ValueError(f"{name}: {len(twice)} ids are there several times: {', '.join(map(repr, twice[:5]))}")

@@ -51,9 +51,10 @@ def collect(
         env: the time that environments have, and what is done if they fail.
 
     Raises:
-        ValueError: for an empty or over-long prompt, or a reward that is wrong for every reply. A reward or an
-            environment that fails leaves that trajectory without a verdict.
+        ValueError: for an empty prompt, a stop string that no reply can have, or a reward that is wrong for every
+            reply. A reward or an environment that fails leaves that trajectory without a verdict.
     """
+    chat.check_stop(sampling.stop)
     work = _collect(
         problems, group_size, sampler, sampling, chat, rewards, tuple(seed), step_separator, make, env or EnvSection()
     )

@@ -182,6 +182,7 @@ def open_session(
         model_eos=causal_lm(model).generation_config.eos_token_id,
         template_options=recipe.data.template_options,
     )
+    chat.check_stop(recipe.rollout.stop)
     rows = causal_lm(model).get_input_embeddings().num_embeddings
     if chat.vocab_size > rows and max(tokenizer.get_vocab().values()) >= rows:
         raise ValueError(f"the tokenizer has ids up to {chat.vocab_size - 1}, the model has embeddings for {rows} only")

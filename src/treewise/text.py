@@ -51,6 +51,14 @@ def _escaped(text: str, *, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def encodable(text: str) -> str:
+    """The text with `?` for every half of a surrogate pair, which no tokenizer takes.
+
+    Models write them: as an escape in the JSON of a tool call, or in a program.
+    """
+    return text.encode(errors="replace").decode()
+
+
 def cut(text: str, limit: int) -> str:
     """At most about `limit` characters: the middle of long text is left out, and how much that is."""
     if len(text) <= limit:

@@ -42,6 +42,18 @@ class Problem:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
+def fresh(value: Any) -> Any:
+    """A copy of lists, tuples and dictionaries, all the way down; anything else is the same object.
+
+    For code of other people, which may change what it is given: a group's answers share their problem.
+    """
+    if type(value) is dict:
+        return {name: fresh(entry) for name, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(fresh, value))
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are drawn. `temperature` 0 is greedy decoding (evaluation only).

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from treewise import sandbox
 from treewise.env.code_tests import Case, read_suite, same_output
 from treewise.sandbox import Limits, Result, SandboxError
-from treewise.text import cut
+from treewise.text import cut, encodable
 from treewise.types import Message, Problem
 
 _FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.M | re.S)
@@ -162,7 +162,7 @@ class Code:
             return "There was no code block in your reply. Give the whole program in one, between ```python and ```."
         number, mark = next((n, mark) for n, mark in enumerate(self._marks, start=1) if not mark.passed)
         passed = sum(mark.passed for mark in self._marks)
-        return f"{passed} of {len(self._marks)} tests pass. Test {number} fails: {mark.told}"
+        return f"{passed} of {len(self._marks)} tests pass. Test {number} fails: {encodable(mark.told)}"
 
     def _run(self, program: str) -> list[Mark]:
         cases, suite = self._suite.cases, self._suite

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treewise.sandbox import SandboxError
-from treewise.text import cut, inert
+from treewise.text import cut, encodable, inert
 from treewise.types import Message
 
 CALLS = 4  # tool calls of one reply; more would take a reply's time limit, which is no verdict
@@ -122,7 +122,7 @@ class Toolbox:
         except Refused as error:
             self.errors += 1
             result = f"Error: {error}"
-        return cut(result.strip(), self._chars)
+        return cut(encodable(result).strip(), self._chars)
 
     def _read(self, text: str) -> tuple[Tool, dict[str, Any]]:
         """Raises Refused."""

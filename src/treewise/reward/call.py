@@ -14,11 +14,12 @@ import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 from treewise.text import inert
-from treewise.types import Message, Problem
+from treewise.types import Message, Problem, fresh
 
 
 class NoVerdict(Exception):
@@ -236,7 +237,7 @@ def _batch_arguments(replies: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _accepted(reward: Reward, available: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `available` the function takes. Raises ValueError if it needs something else."""
+    """A copy of what of `available` the function takes. Raises ValueError if it needs something else."""
     assert reward.function is not None, "an environment's score takes no arguments"
     parameters = inspect.signature(reward.function).parameters.values()
     options = getattr(reward.function, "keywords", {})  # of functools.partial: a column doesn't replace them
@@ -253,17 +254,17 @@ def _accepted(reward: Reward, available: Mapping[str, Any]) -> dict[str, Any]:
             f"the reward function {reward.name} needs {', '.join(missing)}, which is neither a column of the"
             f" data nor passed by the library: there are {', '.join(sorted(available))}{hint}"
         )
-    return accepted
+    return {name: fresh(value) for name, value in accepted.items()}
 
 
 def as_score(value: Any) -> Judged:
     """What a function returned as a finite number, or None and why it is none."""
     try:
-        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # of NumPy or torch
-            value = value.item()
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "tolist"):  # of NumPy or torch
+            value = value.tolist()  # not item(), which makes 0.0 of a masked value
         if value is None:
             return Judged(None, "returned None")
-        if not isinstance(value, numbers.Real):
+        if not isinstance(value, numbers.Real | Decimal):
             return Judged(None, inert(f"returned {value!r:.60}, which is a {type(value).__name__} and not a number"))
         number = float(value)
     except Exception as error:  # a user's object may fail in any way, also when it is shown

@@ -35,6 +35,9 @@ _NUMBER = re.compile(
     r"|(?<![\w.])(?<!\)[-+])[-+]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d{1,4})?"
     r"(?:\s?[-+*/^]\s?\d+(?:\.\d+)?){0,30}(?:\s?\\?%)?"
 )
+# Marks of direction, joiners, soft hyphens, byte order marks: nobody sees them, and they are no part of an answer.
+_INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
+_AROUND = " \t\r\n\u00a0\u202f\u3000*_`"
 # Words that only prose has.
 _PROSE = re.compile(
     r"(?<!\\)\b(?:the|is|are|was|so|we|it|this|there|has|have|gets?|gives?|thus|hence|therefore|can't|i'm|case)\b", re.I
@@ -59,6 +62,7 @@ def stated_answer(text: str) -> str | None:
 
     "" if the last statement is empty or unfinished; None if there is none.
     """
+    text = visible(text)
     lines = [match for pattern in (_LINE, _HASHES) for match in pattern.finditer(text)]
     found = [(match.start(), match.group(1)) for match in lines]
     opened = text.rfind("<answer>")
@@ -71,12 +75,13 @@ def stated_answer(text: str) -> str | None:
     if not found:
         return None
     _, answer = max(found)  # a box or a tag inside of a line stands later than the line's start, so it wins
-    return answer.strip(" \t\r\n*_`")
+    return answer.strip(_AROUND)
 
 
 def answer_text(reply: str) -> str:
     """The answer of a reply: what it states in a format, else the sentence with "answer", else the whole reply if it
     isn't prose, else its last formula, else its last number. "" if there is nothing of all that."""
+    reply = visible(reply)
     stated = stated_answer(reply)
     if stated is not None:
         return _in_sentence(stated) or _first(stated) or stated
@@ -93,9 +98,15 @@ def answer_text(reply: str) -> str:
 def gold_answer(answer: str) -> str:
     """The final answer in a data set's answer column: what follows the last `####` (GSM8K), else the last
     `\\boxed{…}` (solutions of MATH), else all of it."""
+    answer = visible(answer)
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
     return last_boxed(answer) or answer.strip()
+
+
+def visible(text: str) -> str:
+    """The text without characters that show nothing."""
+    return _INVISIBLE.sub("", text)
 
 
 def gold_text(answer: str) -> str:

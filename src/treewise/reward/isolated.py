@@ -14,6 +14,7 @@ import inspect
 import json
 import numbers
 from collections.abc import Awaitable, Callable, Mapping
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -90,6 +91,6 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, numbers.Real) and not isinstance(value, int | float):
+    if isinstance(value, numbers.Real | Decimal) and not isinstance(value, int | float):
         return float(value)
     return value

@@ -15,7 +15,7 @@ import unicodedata
 from fractions import Fraction
 
 from treewise.reward import NoVerdict
-from treewise.reward.extract import gold_answer, stated_answer
+from treewise.reward.extract import gold_answer, stated_answer, visible
 
 # A minus right after a word, a digit or a closing bracket is a subtraction: "10-3", "x-3".
 _NUMBER = re.compile(
@@ -94,6 +94,7 @@ def _clean(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text as it is compared: one case, single spaces, no quotation marks or full stop around it."""
-    text = " ".join(unicodedata.normalize("NFKC", text).split()).casefold()
+    """The text as it is compared: one case, single spaces, nothing invisible, no quotation marks or full stop around
+    it."""
+    text = " ".join(unicodedata.normalize("NFKC", visible(text)).split()).casefold()
     return text.strip("\"'`").removesuffix(".").strip("\"'` ")
