@@ -421,3 +421,11 @@ def test_a_problem_of_another_source_is_not_played_by_the_environment_of_a_libra
         values = {"data": {"source": numbered(folder / "a.jsonl", 3)}, "env": {"name": name}, "reward": []}
         with pytest.raises(ValueError, match=f"problem '0' is no .* data.source = '{name}:NAME'"):
             open_session(recipe(model, folder, values))
+
+
+def test_d05_every_problem_of_a_stream_gets_its_whole_group(model: Path, folder: Path) -> None:
+    data = {"source": numbered(folder / "a.jsonl", 3), "stream": 2}
+    run = train(recipe(model, folder, {"data": data}, **{"rollout.problems_per_step": 1, "train.steps": 3}))
+    answers = [(row["step"], row["problem"], row["index"]) for row in rows(run / "rollouts.jsonl")]
+    assert sorted(problem for _, problem, _ in answers) == ["0", "0", "1", "1", "2", "2"]
+    assert answers == [(step, problem, index) for step, problem, _ in answers[::2] for index in (0, 1)]
