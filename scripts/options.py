@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from treewise.config import Recipe, RewardItem, SourceItem
+from treewise.config import Recipe
 from treewise.recipe import options
+from treewise.sections import RewardItem, SourceItem
 
 HEADER = """# Options
 

@@ -21,7 +21,6 @@ from test_episode import Script
 from test_sandbox import parent_of, processes_with
 from treewise import sandbox
 from treewise.chat import Chat
-from treewise.config import EnvSection
 from treewise.env.code import Code, code_of, whole_program
 from treewise.env.code_tests import read_suite, same_output
 from treewise.env.load import load_environment
@@ -29,6 +28,7 @@ from treewise.loop import train
 from treewise.recipe import make_recipe
 from treewise.reward import Reward
 from treewise.rollout import collect
+from treewise.sections import EnvSection
 from treewise.session import open_session
 from treewise.types import Problem, Sampling, Trajectory
 

@@ -8,9 +8,10 @@ import pytest
 
 from treewise.axes import Objective
 from treewise.axes.trust_region import Clip, Dppo, Sapo
-from treewise.config import Recipe, RewardItem, SourceItem
+from treewise.config import Recipe
 from treewise.presets import resolve
 from treewise.recipe import bundled_recipes, load_recipe, make_recipe, options, parse_overrides
+from treewise.sections import RewardItem, SourceItem
 
 OPTIONS = """
 curriculum.high curriculum.low curriculum.rest curriculum.score

@@ -19,12 +19,12 @@ import test_chat
 from folders import write_tiny_model
 from test_chat import user
 from treewise.chat import Chat
-from treewise.config import EnvSection
 from treewise.loop import train
 from treewise.recipe import make_recipe
 from treewise.reward import Reward
 from treewise.rollout import collect
 from treewise.sampler import Request
+from treewise.sections import EnvSection
 from treewise.track import read_lines
 from treewise.types import Completion, IntArray, Message, Problem, Sampling, StopReason, Trajectory
 

@@ -23,6 +23,7 @@ LAYERS = [
         "jail",
         "sandbox",
         "config",
+        "sections",
         "recipe",
         "axes",
         "presets",
@@ -69,7 +70,8 @@ LAYERS = [
 WITHIN = {
     ("sandbox", "jail"),
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("axes", "tree"), ("axes", "types"),
-    ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "steps"),
+    ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "sections"),
+    ("sections", "axes"), ("sections", "presets"), ("sections", "steps"),
     ("recipe", "config"), ("statistics", "types"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"), ("tasks", "env"), ("sources", "env"), ("supply", "curriculum"),

@@ -18,7 +18,6 @@ from test_chat import user
 from test_episode import Script
 from treewise import sandbox
 from treewise.chat import Chat
-from treewise.config import EnvSection
 from treewise.env.calculator import calculator
 from treewise.env.load import load_environment
 from treewise.env.tools import Tools, Unavailable, load_tool
@@ -27,6 +26,7 @@ from treewise.recipe import make_recipe
 from treewise.reward import Reward
 from treewise.reward.load import load_reward
 from treewise.rollout import collect
+from treewise.sections import EnvSection
 from treewise.types import Problem, Sampling, Trajectory
 
 chatml = test_chat.chatml

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import test_chat
 from treewise.chat import Chat
-from treewise.config import EnvSection
 from treewise.env.load import load_environment
 from treewise.env.wordle import Wordle, guess_of, marks, words
 from treewise.reward import Reward
 from treewise.rollout import collect
 from treewise.sampler import Request
+from treewise.sections import EnvSection
 from treewise.tasks import generate
 from treewise.types import Completion, Problem, Sampling
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from treewise.chat import Chat
-from treewise.config import EvalSection, Recipe, SourceItem
+from treewise.config import Recipe
 from treewise.curriculum import Curriculum
 from treewise.data import filter_long, find_columns, load_problems, make_problems, question
+from treewise.sections import EvalSection, SourceItem
 from treewise.sources import Rows, Stream, has_splits
 from treewise.supply import Block, Deck, Supply, too_few
 from treewise.types import Problem

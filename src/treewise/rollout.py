@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from treewise.chat import Chat
-from treewise.config import EnvSection
 from treewise.env.single_turn import SingleTurn
 from treewise.episode import Episode, Make, Patience, play
 from treewise.reward import Reply, Reward, Verdict, score
 from treewise.sampler import Request, Sampler
+from treewise.sections import EnvSection
 from treewise.steps import SEPARATOR, last_tokens, split_steps
 from treewise.types import Completion, Group, IntArray, Problem, Sampling, Trajectory
 

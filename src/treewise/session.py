@@ -15,7 +15,7 @@ from treewise.axes import Objective
 from treewise.axes.conflicts import remarks
 from treewise.axes.length_weight import LearnedPreference
 from treewise.chat import Chat
-from treewise.config import EnvSection, EvalSection, Recipe
+from treewise.config import Recipe
 from treewise.credit import credit
 from treewise.device import compute_device, compute_dtype
 from treewise.env import Environment
@@ -27,6 +27,7 @@ from treewise.problems import Given, held_out_problems, maker, open_supply
 from treewise.reward import Reward
 from treewise.reward.load import check_conditions, check_steps, load_reward, load_rewards
 from treewise.sampler.hf import HFSampler, max_length
+from treewise.sections import EnvSection, EvalSection
 from treewise.supply import Supply
 from treewise.text import inert
 from treewise.types import Group, Problem, Trajectory

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from treewise.config import Positive, Section
 from treewise.recipe import load_recipe, nearest, parse_overrides
+from treewise.sections import Positive, Section
 
 Device = Literal["auto", "cpu", "cuda"]
 Size = Literal["tiny", "small"]

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from treewise.config import RewardItem
 from treewise.named import find
 from treewise.recipe import explain_fault
 from treewise.reward import Reward
 from treewise.reward.isolated import Isolated
+from treewise.sections import RewardItem
 from treewise.steps import SEPARATOR
 from treewise.types import Problem
 
