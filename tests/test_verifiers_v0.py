@@ -18,7 +18,7 @@ from treewise.recipe import make_recipe
 from treewise.track import read_lines
 from treewise.types import Problem
 
-pytest.importorskip("verifiers", reason="pip install 'verifiers>=0.1.12,<0.3'")
+pytest.importorskip("verifiers", reason="pip install 'verifiers>=0.1.14,<0.3'")
 if importlib.util.find_spec("verifiers.clients") is None:
     pytest.skip("this verifiers has no older API", allow_module_level=True)
 

@@ -1,4 +1,4 @@
-"""Environments of the older API of `verifiers` (releases 0.1.12 to 0.2): `load_environment`, `MultiTurnEnv`, `Rubric`.
+"""Environments of the older API of `verifiers` (releases 0.1.14 and 0.2.1): `load_environment`, `MultiTurnEnv`, `Rubric`.
 
     env.rollout(row, client) ── client.get_response(messages) ─▶ messages ─▶ model ─▶ reply
     env.rubric.score_rollout(state) ─▶ scores
@@ -38,7 +38,7 @@ def open_environment(name: str, options: Mapping[str, Any]) -> Any:
 @cache
 def _open(name: str, options: str) -> Any:
     if importlib.util.find_spec("verifiers") is None or importlib.util.find_spec("verifiers.clients") is None:
-        raise ValueError(f"the environment {name} needs the older API: pip install 'verifiers>=0.1.12,<0.3'")
+        raise ValueError(f"the environment {name} needs the older API: pip install 'verifiers>=0.1.14,<0.3'")
     import verifiers
 
     try:
