@@ -1,4 +1,4 @@
-"""Environments of the older API of `verifiers` (releases 0.1.14 and 0.2.1): `load_environment`, `MultiTurnEnv`, `Rubric`.
+"""Environments of the older API of `verifiers` (0.1.14, 0.2.1): `load_environment`, `MultiTurnEnv`, `Rubric`.
 
     env.rollout(row, client) ── client.get_response(messages) ─▶ messages ─▶ model ─▶ reply
     env.rubric.score_rollout(state) ─▶ scores
