@@ -50,6 +50,7 @@ LAYERS = [
     {
         "rollout",
         "episode",
+        "patience",
         "batch",
         "assess",
         "update",
@@ -75,7 +76,8 @@ WITHIN = {
     ("recipe", "config"), ("statistics", "types"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"), ("tasks", "env"), ("sources", "env"), ("supply", "curriculum"),
-    ("rollout", "episode"), ("analysis", "records"), ("explain", "records"), ("explain", "assess"),
+    ("rollout", "episode"), ("rollout", "patience"), ("episode", "patience"),
+    ("analysis", "records"), ("explain", "records"), ("explain", "assess"),
     ("tables", "analysis"), ("tables", "explain"),
     ("tables", "records"), ("metrics", "analysis"), ("plot", "analysis"), ("plot", "records"), ("plot", "track"),
     ("loop", "session"), ("session", "problems"), ("loop", "problems"),

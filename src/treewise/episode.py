@@ -17,13 +17,8 @@ A method of the environment that raises or takes too long leaves the episode wit
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import re
-import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,18 +26,13 @@ import numpy as np
 
 from treewise.chat import Chat
 from treewise.env import Environment, Score
+from treewise.patience import Failed, Patience
 from treewise.text import inert
 from treewise.types import BoolArray, Completion, FloatArray, IntArray, Message, Problem, StopReason, fresh
 
 Make = Callable[[Problem], Environment]
 Sample = Callable[[IntArray, int], Awaitable[tuple[Completion, str]]]  # transcript, turn ─▶ reply and its text
-
-
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair has no tokens
-
-
-class Failed(Exception):
-    """The environment failed; the message is the cause."""
 
 
 @dataclass(slots=True)
@@ -120,66 +110,6 @@ class Episode:
         if self.full:
             return "length"
         return self.completions[-1].stop_reason if self.completions else "environment"
-
-
-class Patience:
-    """Calls the methods of one environment, each within its time.
-
-    Args:
-        slots: bounds how many environments work at a time; waiting for one doesn't count as time.
-        step_seconds: of one call.
-        episode_seconds: of all calls of an episode; the model's own time doesn't count.
-    """
-
-    def __init__(self, slots: asyncio.Semaphore, *, step_seconds: float, episode_seconds: float) -> None:
-        self._slots = slots
-        self._step, self._left = step_seconds, episode_seconds
-
-    async def __call__(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What the method returns. One that isn't async runs in a thread, and is left alone there if it hangs.
-
-        Raises Failed.
-        """
-        async with self._slots:
-            started, clock = time.monotonic(), asyncio.timeout(min(self._step, self._left))
-            try:
-                async with clock:
-                    if inspect.iscoroutinefunction(method):
-                        return await method(*arguments)
-                    return await _in_thread(method, *arguments)
-            except (Exception, SystemExit) as error:  # an environment may fail in any way
-                if clock.expired():
-                    seconds = min(self._step, self._left)
-                    raise Failed(f"{name}() took longer than {seconds:.3g} s") from None
-                raise Failed(inert(f"{name}(): {type(error).__name__}: {error}")) from error
-            finally:
-                self._left -= time.monotonic() - started
-
-
-async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Not asyncio.to_thread: its threads are waited for at the end, also one that hangs."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():  # given up
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        result, fault = None, None
-        try:
-            result = function(*arguments)
-        except BaseException as error:  # goes on to who waits for it
-            fault = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result, fault)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await future
 
 
 async def play(

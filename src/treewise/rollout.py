@@ -18,7 +18,8 @@ from functools import partial
 
 from treewise.chat import Chat
 from treewise.env.single_turn import SingleTurn
-from treewise.episode import Episode, Make, Patience, play
+from treewise.episode import Episode, Make, play
+from treewise.patience import Patience
 from treewise.reward import Reply, Reward, Verdict, score
 from treewise.sampler import Request, Sampler
 from treewise.sections import EnvSection
