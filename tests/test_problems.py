@@ -158,6 +158,22 @@ def test_rewards_can_be_for_the_problems_of_one_source(model: Path, folder: Path
     assert metrics["no_verdict"] == 0
 
 
+def test_a_step_without_problems_of_a_reward_is_no_failure_of_it(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = str(folder / "own.py")
+    values = {
+        "data": {"mix": [{"source": numbered(folder / f"{w}.jsonl", 4, w), "name": w} for w in "ab"]},
+        "reward": [
+            {"function": f"{own}:length", "when": {"data_source": "a"}},
+            {"function": f"{own}:one", "when": {"data_source": "b"}},
+        ],
+    }
+    run = train(recipe(model, folder, values, **{"rollout.problems_per_step": 1}))
+    assert {tuple(row["scores"]) for row in rows(run / "rollouts.jsonl")} == {("length",), ("one",)}
+    assert "verdict" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("when", "words"),
     [

@@ -58,8 +58,8 @@ def watch(
             + ("learning from those" if batch.kept else "nothing is learned")
         )
     for name in (name for name, weight in weights.items() if weight):
-        scores = [t.scores.get(name) for g in batch.sampled for t in g.trajectories]
-        if len(silent) < answers and all(score is None for score in scores):
+        scores = [t.scores[name] for g in batch.sampled for t in g.trajectories if name in t.scores]
+        if scores and len(silent) < answers and all(score is None for score in scores):
             display.warn(f"step {metrics['step']}: the reward {name} gave no verdict for any answer")
     nothing = not any(has_signal(group) for group in credited)
     if metrics["step"] <= 5 and metrics["completions/clipped_ratio"] > 0.9 and nothing:
