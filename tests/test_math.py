@@ -161,6 +161,7 @@ TABLE: dict[str, dict[str, tuple[list[str], list[str]]]] = {
         "4\\sqrt3": (["4 \\cdot 3^{1/2}", "\\sqrt{48}", "4sqrt(3)"], ["4", "3\\sqrt4"]),
         "5": (["5.", "\\text{5}", "\\mathbf{5}", "005", "\\frac{10}{2}"], ["1/0", "2 3", "5_6x", "5^5^"]),
         "\\binom{n}{2}": (["\\frac{n(n-1)}{2}"], ["n(n-1)"]),
+        "\\log_{\\frac{1}{2}} x": (["\\log_\\frac12 x"], ["\\log_2 x"]),
         "\\frac{5 L_{\\odot}}{c^2}": (["5L_\\odot/c^2"], ["5L/c^2", "5L_\\oplus/c^2"]),
     },
     "dates and times": {

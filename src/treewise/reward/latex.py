@@ -66,7 +66,7 @@ _NOTATION = _rules(
     (r"\\(?:mathrm|textbf|textit|textrm|textnormal|textsf|texttt|mbox|hbox|rm|operatorname|emph)\s?\{", r"\\text{"),
     (r"\\text\s+\{", r"\\text{"),
     (r"\\text\{ ?(-?[\d.,/]*\d) ([^{}]*)\}", r"\1\\text{\2}"),  # \text{14 cm}
-    (r"_ ?(\\[A-Za-z]+)(?![A-Za-z{])", r"_{\1}"),  # M_\odot
+    (r"_ ?(\\(?![dtc]?frac|sqrt)[A-Za-z]+)(?![A-Za-z{])", r"_{\1}"),  # M_\odot, not \log_\frac12
     (r"\\langle ?([^<>]*?,[^<>]*?)\\rangle|^ ?<([^<>=]*,[^<>=]*)> ?$", r"(\1\2)"),  # a vector; without a comma a mean
     (r"(?:^|(?<=\\in)) ?\\mathbb ?\{R\} ?$", r"(-\\infty , \\infty )"),
     # An angle at B is none at C: letters in order, not a product.
@@ -96,6 +96,7 @@ _NOTATION = _rules(
     (r"\\frac\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))(?=\s*[\d{a-zA-Z\\])", r"\\frac{\1}"),
     (r"(\\frac\s*\{(?:[^{}]|\{[^{}]*\})*\})\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),
     (r"\\frac\s+\{", r"\\frac{"),
+    (r"_ ?(\\frac\{[^{}]*\}\{[^{}]*\})", r"_{\1}"),
     # Numbers. 3e8 is no multiple of Euler's number; 1 1/4 is no product; 1{,}000 is no list.
     (r"(?<=\d)\{,\}(?=\d{3})", ","),
     (r"(?<![\w.^_])[1-9]\d{0,2}(?: \d{3})+(?![\d.]| ?/)", lambda match: match.group().replace(" ", "")),  # 10 000
