@@ -245,7 +245,8 @@ def test_what_has_no_value_is_wrong_as_an_answer_and_no_verdict_as_gold(verifier
         ("4, 5", r"\boxed{4} and \boxed{5}", True),
         ("5", r"I thought \boxed{4}. But no: \boxed{5}", True),
         ("4", r"I thought \boxed{4}. But no: \boxed{5}", False),
-        ("5", "It is 4 or 5.", True),  # the last number of prose
+        ("5", "So there are 5 of them.", True),  # the only number of prose
+        ("5", "It is 4 or 5.", False),
         ("4", "the answer is 4 or 5", False),
     ],
 )
@@ -270,9 +271,15 @@ def test_an_answer_is_found_in_every_wrapping(wrapping: str) -> None:
         ("The correct answer would be $x = 3$ metres.", "$x = 3$"),
         ("The answer is 3. I hope that helps with 7.", "3"),
         ("My first answer is 3. Now the answer is $4$", "$4$"),
-        ("Hence $a=2$ and $b=3$, which gives $a+b=5$", "$a+b=5$"),
+        ("Hence $a=2$ and $b=3$, which gives $a+b=5$", ""),
+        ("Hence there are $5$ of them.", "$5$"),
         ("The roots are $1$, $2$ and $3$.", "$1$, $2$ and $3$"),
-        ("So she has 12 apples and 3,400 pears left.", "3,400"),
+        ("So she has 12 apples and 3,400 pears left.", ""),
+        ("So she has 3,400 pears left.", "3,400"),
+        ("Simplify $\\sqrt{242}$.", ""),
+        ("What is $1^7$?", ""),
+        ("\\boxed{$27$, 5}", "$27$, 5"),
+        ("Answer: $27$ or 5", "$27$ or 5"),
         ("Therefore \\frac{3}{4} of it", "\\frac{3}{4}"),
         ("x = 7", "x = 7"),
         ("We are done.", ""),

@@ -8,7 +8,8 @@ r"""Find the answer in a text. Every scan takes linear time: replies can be long
 where a reply may state its answer in its own way (`answer_text`), also
 … so the answer is $x = 12$, as 3 · 4  → $x = 12$        the sentence with the word "answer"
 3/4                                    → 3/4             the whole reply, if it isn't prose
-… thus $x = 12$ apples.                → $x = 12$        the last formula, or the last number
+… thus $x = 12$ apples.                → $x = 12$        the only formula, or the only number
+… so $x = 12$, or maybe $x = 13$.      → ""              of several candidates none is stated
 """
 
 from __future__ import annotations
@@ -38,6 +39,16 @@ _NUMBER = re.compile(
 # Marks of direction, joiners, soft hyphens, byte order marks: nobody sees them, and they are no part of an answer.
 _INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
 _AROUND = " \t\r\n\u00a0\u202f\u3000*_`"
+# Behind a formula: the list goes on with another value.
+_MORE = re.compile(r"\s*(?:[,;]?\s*(?:and|or)\b[a-z ]{0,20}|[,;])\s*[-+]?\$?[\d.\\]", re.I)
+# At the end, behind an aside: another value.
+_ANOTHER = re.compile(r"(?:[,;]|\bor\b[a-z }]{0,20})\s*\$?[-+]?[\d.]{1,50}\$?$", re.I)
+# Who asks doesn't answer.
+_ASKS = re.compile(
+    r"\?|(?:^|[.!:,]\s|\n)\s*(?:please |and )?(?:find|compute|calculate|evaluate|simplify|solve|factor"
+    r"|determine|express|write|convert|what|how|which|give|state)\b",
+    re.I,
+)
 # Words that only prose has.
 _PROSE = re.compile(
     r"(?<!\\)\b(?:the|is|are|was|so|we|it|this|there|has|have|gets?|gives?|thus|hence|therefore|can't|i'm|case)\b", re.I
@@ -80,19 +91,22 @@ def stated_answer(text: str) -> str | None:
 
 def answer_text(reply: str) -> str:
     """The answer of a reply: what it states in a format, else the sentence with "answer", else the whole reply if it
-    isn't prose, else its last formula, else its last number. "" if there is nothing of all that."""
+    isn't prose, else its only formula, else its only number. "" if there is nothing of all that: a reply that has
+    several candidates, or repeats the question, states none."""
     reply = visible(reply)
     stated = stated_answer(reply)
     if stated is not None:
         return _in_sentence(stated) or _first(stated) or stated
     end = reply[-_END:].strip()
-    found = _in_sentence(end)
-    if found is not None:
-        return found
+    sentence = _in_sentence(end)
+    if sentence is not None:
+        return sentence
     if _is_whole(end):
         return end
-    formulas = [match.group() for match in _FORMULAS.finditer(end)] or [m.group() for m in _NUMBER.finditer(end)]
-    return formulas[-1] if formulas else ""
+    if _ASKS.search(end):
+        return ""
+    found = [match.group() for match in _FORMULAS.finditer(end)] or [m.group() for m in _NUMBER.finditer(end)]
+    return found[-1] if len({"".join(one.split()) for one in found}) == 1 else ""
 
 
 def gold_answer(answer: str) -> str:
@@ -124,6 +138,8 @@ def _first(text: str) -> str:
     """The answer that a text begins with: a formula, if there is nothing but words before it; else what stands before
     the first aside."""
     formula = _FORMULAS.search(text)
+    if _ANOTHER.search(text) or (formula and _MORE.match(text, formula.end())):
+        return text
     before = text[: formula.start()] if formula else text
     asides = [match.start() for match in _ASIDE.finditer(before)]
     end = next((at for at in asides if before.count("{", 0, at) == before.count("}", 0, at)), None)

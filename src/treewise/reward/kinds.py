@@ -15,6 +15,11 @@ _MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
     "december",
 )
+_BASE = re.compile(
+    r"\(?(?:\\text\{)?([0-9A-Fa-f]{1,80})\}?\)?"
+    r"(?:_ ?\{? ?\(?(?:\\text\{)? ?(\d{1,2}|[a-z]+) ?\}?\)? ?\}?"
+    r"|,? ?(?:\\text\{)? ?\(?(?:in )?base ?(\d{1,2}|[a-z]+) ?\)?\}?)"
+)
 _WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 
 
@@ -27,11 +32,11 @@ def words(text: str) -> str | None:
 
 
 def base(text: str) -> tuple[str, int] | None:
-    r"""Digits and base of a numeral such as 204_5 or 204_{\text{five}}; None for everything else."""
-    match = re.fullmatch(r"\(?(?:\\text\{)?([0-9A-Fa-f]{1,80})\}?\)?_\{?(?:\\text\{)? ?(\d{1,2}|[a-z]+) ?\}?\}?", text)
+    r"""Digits and base of a numeral such as 204_5, 204_{\text{five}} or 204 (base 5); None for everything else."""
+    match = _BASE.fullmatch(" ".join(text.split()))
     if match is None or match.group(1)[0].islower():
         return None
-    digits, named = match.group(1).upper(), match.group(2)
+    digits, named = match.group(1).upper(), match.group(2) or match.group(3)
     number = int(named) if named.isdigit() else _WORDS.get(named, 0)
     allowed = 2 <= number <= 36 and all(int(digit, 16) < number for digit in digits)
     return (digits.lstrip("0"), number) if allowed else None

@@ -126,7 +126,7 @@ _SETS = (
     (re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|(?:the )?empty set|\\\{ ?\\\}"), r"\emptyset"),
 )
 _JOINT = re.compile(
-    r"\s*[,;]?\s*(?:\\text\{\s*(?:,?\s*(?:and|or|und))\s*,?\s*\}|\\(?:lor|vee)(?![a-zA-Z])|\b(?:and|or)\b)\s*"
+    r"\s*[,;]?\s*(?:\\text\{\s*,?\s*(?:and|or|und)\b[^{}\d\\]*\}|\\(?:lor|vee)(?![a-zA-Z])|\b(?:and|or)\b)\s*"
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
 _MONEY = re.compile(r"^(-?)\s*(?:\\text\{\s*)?(?:\\?\$|[€£¥₹]|\\(?:pounds|euro)|USD|US\\?\$)(?:\s*\})?\s*")
