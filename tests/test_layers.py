@@ -30,6 +30,7 @@ LAYERS = [
         "tree",
         "credit",
         "statistics",
+        "estimators",
     },
     {"packing", "objective", "logprobs", "device"},
     {
@@ -73,7 +74,7 @@ WITHIN = {
     ("credit", "tree"), ("tree", "types"), ("credit", "types"), ("axes", "tree"), ("axes", "types"),
     ("presets", "axes"), ("credit", "axes"), ("config", "axes"), ("config", "presets"), ("config", "sections"),
     ("sections", "axes"), ("sections", "presets"), ("sections", "steps"),
-    ("recipe", "config"), ("statistics", "types"),
+    ("recipe", "config"), ("statistics", "types"), ("estimators", "statistics"), ("estimators", "types"),
     ("policy", "attention"), ("sampler", "policy"), ("env", "chat"), ("data", "chat"), ("data", "sources"),
     ("sources", "tasks"), ("tasks", "env"), ("sources", "env"), ("supply", "curriculum"),
     ("rollout", "episode"), ("rollout", "patience"), ("episode", "patience"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from treewise import estimators
 from treewise.plot.openrs import draw
 from treewise.reproduce.benchmarks import BENCHMARKS, METHODS, PAPER, Method, paper_of
 from treewise.reproduce.engine import Report, Row, Table
@@ -54,10 +55,7 @@ def wilson(share: float, count: int) -> Estimate:
     """Wilson's 95 % interval of a share of `count` independent trials."""
     if not count:
         return Estimate(math.nan, math.nan, math.nan)
-    z = 1.959964
-    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-    return Estimate(share, centre - half, centre + half)
+    return Estimate(share, *estimators.wilson(share, count))
 
 
 def method_of(row: Row) -> Method:
