@@ -64,6 +64,7 @@ LAYERS = [
         "metrics",
         "plot",
         "verify",
+        "benchmarks",
     },
     {"loop", "watch", "lifecycle", "session", "problems", "evaluate", "display", "reproduce"},
     {"cli"},

@@ -17,11 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from folders import CONTROL, TEMPLATE
 from treewise import checkpoint, cli
+from treewise.benchmarks import BENCHMARKS, FIVE, Benchmark, load
 from treewise.data import load_problems
 from treewise.presets import resolve
 from treewise.recipe import load_recipe, parse_overrides
 from treewise.reproduce import openrs
-from treewise.reproduce.benchmarks import BENCHMARKS, PAPER, Benchmark, figures, load, paper_of
+from treewise.reproduce.benchmarks import PAPER, figures, paper_of
 from treewise.reproduce.openrs_report import wilson
 from treewise.reproduce.options import OpenRS, make_options
 from treewise.reward.math import MathVerifier
@@ -209,7 +210,7 @@ def test_the_recipe_runs_on_problems_like_the_real_ones_with_its_own_reward(name
     )
     assert isinstance(options, OpenRS)
     rows = openrs.measure(options, openrs.cells(options)[-1], tmp_path)
-    assert [row["benchmark"] for row in rows] == list(BENCHMARKS)
+    assert [row["benchmark"] for row in rows] == list(FIVE)
     for row in rows:  # noise is never right, and never without a verdict
         assert (row["n"], row["accuracy"], row["no_verdict"], row["step"], row["chosen"]) == (2, 0.0, 0, 1, "last")
     config = json.loads((tmp_path / "runs" / f"{name}_beta0.04_lambda_grpo_0" / "config.json").read_text())
@@ -265,10 +266,10 @@ def test_the_columns_of_a_benchmark_on_the_hub_are_named(tmp_path: Path, monkeyp
     row = {"id": 5, "problem": "right", "question": "other", "answer": 27.0, "completion": "x"}
     write_rows(tmp_path / "hub" / "train.jsonl", row, {**row, "answer": 3.5})
     columns = ("problem", "answer")
-    problems = load(Benchmark("", str(tmp_path / "hub"), "train", *columns, 2), chat=True, system="Think.")
+    problems = load(Benchmark("", str(tmp_path / "hub"), "train", *columns, 2, ""), chat=True, system="Think.")
     assert [(one.prompt[1]["content"], one.answer) for one in problems] == [("right", "27.0"), ("right", "3.5")]  # type: ignore[index]
     with pytest.raises(ValueError, match="has no column solution, only id, problem"):
-        load(Benchmark("", str(tmp_path / "hub"), "train", "problem", "solution", 2))
+        load(Benchmark("", str(tmp_path / "hub"), "train", "problem", "solution", 2, ""))
 
 
 def test_training_and_validation_problems_are_parts_of_one_split(
@@ -316,7 +317,7 @@ def test_weights_of_the_kl_term_that_look_alike_have_runs_of_their_own() -> None
 
 
 def test_the_known_cells_of_the_paper_are_whole_numbers_of_right_answers() -> None:
-    counts = [benchmark.count for benchmark in BENCHMARKS.values()]
+    counts = [benchmark.count for benchmark in map(BENCHMARKS.__getitem__, FIVE)]
     for rows in PAPER.values():
         for *cells, mean in rows.values():
             if None not in cells:

@@ -1,4 +1,4 @@
-"""The five benchmarks: where their problems are, what the paper reports of them, and a model's answers.
+"""The five benchmarks: what the paper reports of them, and a model's answers.
 
     hub or file ──▶ problems ──▶ one answer each ──▶ figures
                                                └──▶ ANSWERS/aime24.jsonl
@@ -11,55 +11,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from treewise import models, track
+from treewise.benchmarks import BENCHMARKS, FIVE, load
 from treewise.config import Recipe
-from treewise.data import make_problems
 from treewise.evaluate import sampling_of, summarise
 from treewise.policy import causal_lm
-from treewise.reward.extract import gold_answer
 from treewise.rollout import collect
 from treewise.sampler.hf import max_length
 from treewise.session import Session, open_session
-from treewise.sources import read_rows
 from treewise.types import Group, Problem
-
-
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """A data set on the hub, which of its columns hold problem and gold answer, and how many problems it has.
-
-    Some have further columns by names that a data file may use, such as both `problem` and `question`.
-    """
-
-    title: str
-    source: str
-    split: str
-    problem: str
-    answer: str
-    count: int
-
-
-# Hub ids and columns as in the evaluation of Open-RS (knoveleng/open-rs), the training data's own project. Which ids
-# arXiv 2509.21154 used is not known to us; the known cells of its Table 2 are whole numbers of these counts.
-BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
-    {
-        "aime24": Benchmark("AIME24", "HuggingFaceH4/aime_2024", "train", "problem", "answer", 30),
-        "math500": Benchmark("MATH-500", "HuggingFaceH4/MATH-500", "test", "problem", "answer", 500),
-        "amc23": Benchmark("AMC23", "knoveleng/AMC-23", "train", "problem", "answer", 40),
-        "minerva": Benchmark("Minerva Math", "knoveleng/Minerva-Math", "train", "problem", "solution", 272),
-        "olympiadbench": Benchmark("OlympiadBench", "knoveleng/OlympiadBench", "train", "question", "answer", 675),
-    }
-)
 
 METHODS = {"grpo": "GRPO", "lambda_grpo": "λ-GRPO"}  # the paper's names of presets
 Method = tuple[float | None, str | None]  # β and preset; two times None: the model before training
 
-_CELLS = (*BENCHMARKS, "mean")
+_CELLS = (*FIVE, "mean")
 # Table 2 as readers' notes on the paper have it: model, β and preset → its cells in the order of _CELLS.
 PAPER: Mapping[str, Mapping[Method, tuple[float | None, ...]]] = {
     "deepseek": {
@@ -85,32 +54,6 @@ def paper_of(model: str, method: Method) -> dict[str, float]:
     row = PAPER[model].get((beta, None if preset is None else preset.partition("+")[0]))
     cells = () if row is None else zip(_CELLS, row, strict=True)
     return {name: value for name, value in cells if value is not None}
-
-
-def load(
-    benchmark: Benchmark, *, file: str | None = None, limit: int | None = None, **prompt: Any
-) -> tuple[Problem, ...]:
-    """The problems of a benchmark, from the hub or from a file in its place.
-
-    Args:
-        limit: the first problems only.
-        prompt: what `make_problems` puts around them.
-
-    Raises:
-        ValueError: for data that can't be loaded, or lack a column.
-    """
-    if file is None:
-        rows = read_rows(benchmark.source, split=benchmark.split, subset=None, options=None)[:limit]
-        columns = {"problem": benchmark.problem, "answer": benchmark.answer}
-        for where, row in rows:
-            if missing := set(columns.values()) - row.keys():
-                raise ValueError(f"{where} has no column {', '.join(sorted(missing))}, only {', '.join(row)}")
-        rows = [(where, {name: row[column] for name, column in columns.items()}) for where, row in rows]
-    else:
-        rows = read_rows(file, split=None, subset=None, options=None)[:limit]
-    problems, _ = make_problems(rows, file or benchmark.source, **prompt)
-    # Some columns hold whole solutions.
-    return tuple(replace(one, answer=None if one.answer is None else gold_answer(one.answer)) for one in problems)
 
 
 def answer(

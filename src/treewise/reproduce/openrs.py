@@ -23,9 +23,10 @@ from typing import Any
 import torch
 
 from treewise import checkpoint, track
+from treewise.benchmarks import FIVE
 from treewise.config import Recipe
 from treewise.recipe import load_recipe, nearest
-from treewise.reproduce.benchmarks import BENCHMARKS, evaluate
+from treewise.reproduce.benchmarks import evaluate
 from treewise.reproduce.openrs_report import report
 from treewise.reproduce.options import OpenRS, preset_changes
 from treewise.reproduce.pool import Cell
@@ -62,11 +63,11 @@ def files_of(options: OpenRS) -> dict[str, str]:
     Raises:
         ValueError: for a name without a file, a file that isn't there, or one that nothing would read.
     """
-    found = named(options.data, ("train", "validation", *BENCHMARKS), "data")
+    found = named(options.data, ("train", "validation", *FIVE), "data")
     for name, file in found.items():
         if file is None or not Path(file).is_file():
             raise ValueError(f"--data: {name} needs a file that exists, NAME=FILE; got {file!r}")
-        if name in BENCHMARKS and name not in options.benchmarks:
+        if name in FIVE and name not in options.benchmarks:
             raise ValueError(f"--data: {name}={file} has no effect, because --benchmarks leaves {name} out")
     return {name: str(file) for name, file in found.items()}
 
@@ -101,7 +102,7 @@ def name_of(cell: Cell) -> str:
 def cells(options: OpenRS) -> list[dict[str, Any]]:
     """Each model as it is, which also shows whether the data can be had; then every training run, seed by seed."""
     models = named(options.models, MODELS, "models")
-    if list(named(options.benchmarks, BENCHMARKS, "benchmarks")) != list(options.benchmarks):
+    if list(named(options.benchmarks, FIVE, "benchmarks")) != list(options.benchmarks):
         raise ValueError("--benchmarks takes names alone; --data NAME=FILE gives a file")
     found: list[dict[str, Any]] = [{"model": model, "beta": None, "preset": None, "seed": None} for model in models]
     for seed in range(options.seeds):

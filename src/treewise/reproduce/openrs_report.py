@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from treewise import estimators
+from treewise.benchmarks import BENCHMARKS
 from treewise.plot.openrs import draw
-from treewise.reproduce.benchmarks import BENCHMARKS, METHODS, PAPER, Method, paper_of
+from treewise.reproduce.benchmarks import METHODS, PAPER, Method, paper_of
 from treewise.reproduce.engine import Report, Row, Table
 from treewise.reproduce.options import OpenRS
 from treewise.statistics import Estimate, counted
