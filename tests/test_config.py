@@ -18,8 +18,8 @@ curriculum.high curriculum.low curriculum.rest curriculum.score
 data.duplicates data.examples data.limit data.max_prompt_tokens data.mix data.options data.source data.split
 data.stream data.subset data.system data.template data.template_options
 env.concurrency env.episode_seconds env.name env.options env.retries env.step_seconds env.weights
-eval.every eval.limit eval.min_p eval.name eval.options eval.repetition_penalty eval.source eval.split eval.temperature
-eval.top_k eval.top_p
+eval.every eval.limit eval.min_p eval.name eval.options eval.repetition_penalty eval.source eval.split eval.subset
+eval.temperature eval.top_k eval.top_p
 lora.alpha lora.rank
 model.attention model.device model.dtype model.gradient_checkpointing model.path
 optimizer.beta1 optimizer.beta2 optimizer.learning_rate optimizer.max_grad_norm optimizer.schedule

@@ -276,6 +276,11 @@ def test_t10_long_prompts_are_dropped_and_counted() -> None:
     assert filter_long(problems, lambda prompt: list(str(prompt)), 2) == ([], 4)
 
 
+def test_more_sums_than_there_are_is_an_error_and_no_endless_search() -> None:
+    with pytest.raises(ValueError, match="can't make 400000 different problems"):
+        load_problems("sums", split="test", options={"size": 400_000, "largest": 100})
+
+
 def test_a_built_in_task_never_trains_on_a_test_problem() -> None:
     training, _ = load_problems("sums", options={"size": 400, "seed": 3})
     held_out, _ = load_problems("sums", split="test", options={"size": 120})

@@ -226,6 +226,78 @@ def test_a_score_that_is_missing_or_no_number_is_no_verdict(
     assert (one.reward, one.cause) == (None, cause)
 
 
+@pytest.mark.parametrize("replies", [1, 2])
+def test_what_functions_get_does_not_depend_on_how_many_replies_there_were(
+    chatml: PreTrainedTokenizerFast, replies: int
+) -> None:
+    seen: list[Any] = []
+
+    def batch(completions: list[Any]) -> list[float]:
+        seen.extend(completions)
+        return [0.0] * len(completions)
+
+    def each(steps: list[str]) -> list[float]:
+        seen.append(steps)
+        return [1.0] * len(steps)
+
+    class Listing(Counter):
+        async def scores(self) -> dict[str, Any]:
+            return {"each": [1.0] * replies}
+
+    # The replies have lines, which are steps where a problem is asked once.
+    script = Script(chatml, [("he\\nlo<|im_end|>".replace("\\n", "\n\n"), "eos")] * replies)
+    rewards = [Reward("batch", batch), Reward("steps", each), Reward("each", None)]
+    (one,) = playing(script, chatml, lambda p: Listing(p, until=replies), rewards=rewards)
+    assert [turn["role"] for turn in seen[0]][:1] == ["assistant"]
+    assert len(seen[1]) == replies
+    assert (one.reward, len(one.steps)) == (2.0 * replies, replies)
+
+
+class Cancelled(Counter):
+    async def step(self, reply: str) -> list[Message]:
+        raise asyncio.CancelledError
+
+
+class Twice(Counter):
+    async def start(self) -> list[Message]:
+        return [user("a"), user("b")]
+
+
+class Mute(Counter):
+    async def start(self) -> list[Message]:
+        return []
+
+
+class Secret(Counter):
+    @property
+    def judged(self) -> Any:
+        raise KeyError("no such thing")
+
+
+class Alternating(Chat):
+    def encode_prompt(self, prompt: Any) -> IntArray:
+        if not isinstance(prompt, str) and len(prompt) > 1:
+            raise RuntimeError("roles must alternate")
+        return super().encode_prompt(prompt)
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (Cancelled, "step(): CancelledError: "),
+        (Twice, "what start() returned can't be encoded: RuntimeError: roles must alternate"),
+        (Mute, "start() returned nothing for the model to reply to"),
+        (Secret, "judged: KeyError: 'no such thing'"),
+    ],
+)
+def test_whatever_an_environment_does_costs_its_episode_only(
+    chatml: PreTrainedTokenizerFast, make: type[Counter], cause: str
+) -> None:
+    script = Script(chatml, [("a<|im_end|>", "eos")] * 2)
+    (one,) = playing(script, chatml, make, chat=Alternating)
+    assert (one.reward, one.cause) == (None, cause)
+
+
 # Environments that fail
 
 
@@ -380,7 +452,7 @@ def test_no_more_environments_work_at_a_time_than_asked_for(chatml: PreTrainedTo
         assert working[1] == bound
 
 
-def test_after_a_fault_no_other_reply_is_drawn(chatml: PreTrainedTokenizerFast) -> None:
+def test_what_the_template_refuses_is_no_verdict_of_that_episode(chatml: PreTrainedTokenizerFast) -> None:
     class Choosy(Chat):
         def encode_between(self, prompt: Any, reply: str, more: Sequence[Message]) -> IntArray | None:
             if reply == "be":
@@ -388,9 +460,11 @@ def test_after_a_fault_no_other_reply_is_drawn(chatml: PreTrainedTokenizerFast) 
             return super().encode_between(prompt, reply, more)
 
     script = Script(chatml, *[[(f"{text}<|im_end|>", "eos")] * 2 for text in ("a", "a", "be", "a")])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="a template may refuse"):
-        playing(script, chatml, size=4, chat=Choosy)
-    assert len(script.batches) == 1
+    played = playing(script, chatml, size=4, chat=Choosy)
+    assert [one.reward is None for one in played] == [False, False, True, False]
+    assert played[2].cause == (
+        "what step() returned can't be encoded: ValueError: a template may refuse what it is given"
+    )
 
 
 def test_a_fault_of_the_sampler_ends_the_run(chatml: PreTrainedTokenizerFast) -> None:

@@ -245,6 +245,14 @@ def test_what_has_no_value_is_wrong_as_an_answer_and_no_verdict_as_gold(verifier
         ("4, 5", r"\boxed{4} and \boxed{5}", True),
         ("5", r"I thought \boxed{4}. But no: \boxed{5}", True),
         ("4", r"I thought \boxed{4}. But no: \boxed{5}", False),
+        ("x+y=3", r"\boxed{3}", False),
+        ("x+y+z=0", r"\boxed{0}", False),
+        ("ab=12", r"\boxed{12}", False),
+        ("2x+z=1", r"\boxed{1}", False),
+        ("x+y=3", r"\boxed{y = 3 - x}", True),
+        ("AB=12", r"\boxed{12}", True),
+        (r"\frac{dx}{dt}=kx", r"\boxed{k x}", True),
+        ("3", r"\boxed{x+y=3}", True),  # what was asked for may be called anything
         ("5", "So there are 5 of them.", True),  # the only number of prose
         ("5", "It is 4 or 5.", False),
         ("4", "the answer is 4 or 5", False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import shutil
@@ -13,8 +14,11 @@ import pytest
 
 from folders import write_tiny_model
 from treewise.config import Recipe
+from treewise.data import make_problems
 from treewise.loop import train
 from treewise.recipe import make_recipe
+from treewise.reward import Reply, score
+from treewise.reward.load import load_reward
 from treewise.session import Session, open_session
 from treewise.sources import Stream
 
@@ -314,6 +318,55 @@ def test_a_task_of_reasoning_gym_is_a_stream_without_end() -> None:
     assert [where for where, _ in rows][-1] == "reasoning-gym:chain_sum item 8"
 
 
+@pytest.mark.parametrize("task", ["gsm_symbolic", "countdown", "zebra_puzzles"])
+def test_a_stream_of_any_task_has_the_rows_of_one_data_set(task: str) -> None:
+    gym = pytest.importorskip("reasoning_gym")
+    stream, data = Stream(f"reasoning-gym:{task}", 2, options={"seed": 4}), gym.create_dataset(task, seed=4, size=6)
+    rows = [row for start in (0, 2, 4) for _, row in stream.read(start)[0]]
+    assert [row["question"] for row in rows] == [data[number]["question"] for number in range(6)]
+
+
+def test_a_task_that_can_not_be_had_twice_is_refused() -> None:
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(ValueError, match="gives other problems at every call"):
+        Stream("reasoning-gym:list_functions", 2).read(0)
+
+
+def test_options_of_the_held_out_problems_that_have_no_effect_are_refused(model: Path, folder: Path) -> None:
+    named = jsonl(folder / "named.jsonl", {"prompt": "a", "answer": "1", "data_source": "x"})
+    data = {"source": numbered(folder / "a.jsonl", 3)}
+    with pytest.raises(ValueError, match="eval.name = 'b' has no effect"):
+        open_with(model, folder, data, eval={"source": named, "name": "b"})
+    with pytest.raises(ValueError, match="subset = 'main' is only for hub data sets"):
+        open_with(model, folder, data, eval={"source": named, "subset": "main"})
+    with pytest.raises(ValueError, match='set env.name = "textarena"'):
+        open_with(model, folder, data, eval={"source": "textarena:Mastermind-v0"})
+
+
+def test_a_run_is_not_continued_with_other_columns(model: Path, folder: Path) -> None:
+    path = folder / "a.jsonl"
+    jsonl(path, *({"prompt": str(n), "answer": "1", "tests": [n]} for n in range(3)))
+    made = recipe(model, folder, {"data": {"source": str(path)}})
+    run = train(made)
+    jsonl(path, *({"prompt": str(n), "answer": "1", "tests": [n + 1]} for n in range(3)))
+    longer = made.model_copy(update={"train": made.train.model_copy(update={"steps": 6})})
+    with pytest.raises(ValueError, match="was trained with other problems"):
+        train(longer, resume=run)
+
+
+def test_what_had_no_verdict_is_counted_with_its_causes(model: Path, folder: Path) -> None:
+    (folder / "some.py").write_text("def some(completion, prompt):\n    return None if '1' in str(prompt) else 1.0\n")
+    data = {"source": jsonl(folder / "a.jsonl", *({"prompt": f"q{n}", "answer": "1"} for n in range(2)))}
+    run = train(
+        recipe(
+            model, folder, {"data": data, "reward": [{"function": f"{folder / 'some.py'}:some"}]}, **{"train.steps": 2}
+        )
+    )
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["no_verdict"] == {"answers": 4, "causes": {"some: returned None": 4}}
+    assert [row["groups/no_comparison"] for row in rows(run / "metrics.jsonl")] == [1, 1]
+
+
 def test_a_level_sets_what_the_curriculum_of_a_task_sets() -> None:
     pytest.importorskip("reasoning_gym")
     by_level = [
@@ -331,6 +384,7 @@ def test_a_level_sets_what_the_curriculum_of_a_task_sets() -> None:
     [
         ("sums", {}, "stream = 3 has no effect on the built-in task sums"),
         ("reasoning-gym:gcd", {"size": 5}, "options.size has no effect on a stream"),
+        ("reasoning-gym:acre", {}, "its problems depend on how many there are"),
         ("nothing.jsonl", {}, "there is no file"),
     ],
 )
@@ -401,6 +455,32 @@ def test_a_bad_row_deep_in_a_stream_ends_the_run_and_loses_nothing(model: Path, 
     train(resume=run)
     other = train(made.model_copy(update={"train": made.train.model_copy(update={"name": "through"})}))
     assert (run / "rollouts.jsonl").read_bytes() == (other / "rollouts.jsonl").read_bytes()
+
+
+def test_a_column_that_a_later_block_lacks_is_none_there(model: Path, folder: Path) -> None:
+    rows = [{"prompt": str(n), "answer": "1", **({"hint": "h"} if n < 2 else {})} for n in range(4)]
+    session = open_with(model, folder, {"source": jsonl(folder / "a.jsonl", *rows), "stream": 2})
+    problems = session.supply.draw(2) + session.supply.draw(2)
+    assert [problem.info["hint"] for problem in problems] == ["h", "h", None, None]
+
+
+def test_an_id_that_comes_again_in_a_later_block_is_an_error(model: Path, folder: Path) -> None:
+    rows = [{"id": n % 3, "prompt": str(n), "answer": "1"} for n in range(4)]
+    session = open_with(model, folder, {"source": jsonl(folder / "a.jsonl", *rows), "stream": 2})
+    session.supply.draw(2)
+    with pytest.raises(ValueError, match=r"a.jsonl:4: the id 0 is that of an earlier row"):
+        session.supply.draw(2)
+
+
+def test_a_verl_reward_gets_its_ground_truth_as_the_row_has_it() -> None:
+    def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any) -> float:
+        return float(ground_truth["target"] == 5 and extra_info == {} and solution_str == "5" and data_source == "x")
+
+    model = {"style": "rule", "ground_truth": {"target": 5, "numbers": [2, 3]}}
+    rows = [("data[0]", {"prompt": "2 + 3?", "answer": "five", "reward_model": model, "data_source": "x"})]
+    (problem,), _ = make_problems(rows, "data")
+    (verdict,) = asyncio.run(score([load_reward(compute_score)], [Reply(problem, "5")]))
+    assert verdict.reward == 1.0
 
 
 def test_rows_of_verl_and_skyrl_have_their_answers(folder: Path) -> None:

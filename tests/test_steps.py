@@ -251,16 +251,16 @@ def test_beside_a_completion_a_parameter_steps_is_a_column() -> None:
 
 def test_options_about_steps_that_have_no_effect_are_errors() -> None:
     steps, outcome = load_reward(lengths), load_reward("numeric")
-    check_steps([outcome, steps], advantage="steps", separator="\n\n")
-    check_steps([outcome, steps], advantage="group_mean", separator="\n")
-    check_steps([outcome, load_reward(lengths, weight=0.0)], advantage="group_mean", separator="\n\n")
+    check_steps([outcome, steps], advantage="steps", separator="\n\n", played=False)
+    check_steps([outcome, steps], advantage="group_mean", separator="\n", played=False)
+    check_steps([outcome, load_reward(lengths, weight=0.0)], advantage="group_mean", separator="\n\n", played=False)
     for rewards in ([outcome], [outcome, load_reward(lengths, weight=0.0)]):
         with pytest.raises(
             ValueError, match=r"objective.advantage = 'steps' has no effect: .*numeric.*def judge\(steps"
         ):
-            check_steps(rewards, advantage="steps", separator="\n")
+            check_steps(rewards, advantage="steps", separator="\n", played=False)
     with pytest.raises(ValueError, match=r"rollout.step_separator = '\\n\\n' has no effect: .*numeric"):
-        check_steps([outcome], advantage="group_mean", separator="\n\n")
+        check_steps([outcome], advantage="group_mean", separator="\n\n", played=False)
     with pytest.raises(ValueError, match=r"in a shell write --rollout.step_separator \$'\\n\\n'"):
         make_recipe({}, {"rollout.step_separator": r"\n"})
 

@@ -153,6 +153,20 @@ def test_what_is_always_right_or_wrong_rests_and_comes_back() -> None:
     assert set(taken[12:16]) == {"data2", "data3"}
 
 
+@pytest.mark.parametrize("per_step", [2, 3])
+def test_a_rest_of_one_epoch_is_one_epoch_also_where_a_step_spans_two(per_step: int) -> None:
+    source = supply(whole(4), curriculum=Curriculum(high=1.0, rest=1))
+    problems = draws(source, per_step, 12, {"data0": 1.0})
+    taken = list(itertools.chain.from_iterable(problems))
+    epochs, at = [], 0
+    while at + 4 <= len(taken):  # four problems in an epoch, or three where one rests
+        size = 3 if epochs and "data0" in epochs[-1] else 4
+        epochs.append(taken[at : at + size])
+        at += size
+    assert all(("data0" in epoch) == (number % 2 == 0) for number, epoch in enumerate(epochs))
+    assert len(epochs) > 5
+
+
 def test_a_run_in_which_everything_rests_begins_the_epochs_that_bring_it_back() -> None:
     ones = {f"data{n}": 1.0 for n in range(4)}
     source = supply(whole(4), curriculum=Curriculum(high=1.0, rest=3))

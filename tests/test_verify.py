@@ -89,6 +89,16 @@ def test_rows_are_judged(
     assert row.readable
 
 
+def test_a_row_that_is_nested_absurdly_is_named_and_the_next_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], patient: None
+) -> None:
+    deep = b'{"gold": "1", "answer": "1", "more": ' + b"[" * 900 + b"]" * 900 + b"}"
+    assert main(["verify", write(tmp_path / "a.jsonl", deep, b'{"gold": "1", "answer": "1"}'), "--json"]) == 1
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["line"], first["verdict"]) == (1, None)
+    assert second["verdict"] is True
+
+
 def test_json_lines_keep_order_and_other_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], patient: None
 ) -> None:

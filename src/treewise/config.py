@@ -63,10 +63,10 @@ class Recipe(Section):
                 f"train.minibatches = {self.train.minibatches} can't be filled with whole groups: "
                 f"rollout.problems_per_step is {self.rollout.problems_per_step}, the most that it can be"
             )
-        for item in self.data.sources:
-            own = item.source.partition(":")[0]
+        for source in (*(item.source for item in self.data.sources), self.eval.source or ""):
+            own = source.partition(":")[0]
             if own in ("textarena", "verifiers", "verifiers_v0") and self.env.name != own:
-                raise ValueError(f'{item.source} is played and scored by its own code: set env.name = "{own}"')
+                raise ValueError(f'{source} is played and scored by its own code: set env.name = "{own}"')
         judged = self.env.name is not None and (self.env.weights is None or any(self.env.weights.values()))
         if not judged and not any(item.weight for item in self.reward):
             raise ValueError("every reward has weight 0, so nothing could be learned; give one a weight")

@@ -68,6 +68,7 @@ def make_problems(
     *,
     first: int = 0,
     columns: tuple[str, str | None] | None = None,
+    others: Iterable[str] = (),
     chat: bool = False,
     system: str | None = None,
     template: str | None = None,
@@ -77,12 +78,13 @@ def make_problems(
 
     first: number of the first row.
     columns: of prompt and answer, as `find_columns` gives them for other rows of the source.
+    others: columns that other rows of the source have.
     """
     if not rows:
         raise ValueError(f"{source} has no rows")
     if template is not None and "{prompt}" not in template:
         raise ValueError(f"the prompt template {template!r} does not contain {{prompt}}")
-    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    names = list(dict.fromkeys([*(name for _, row in rows for name in row), *others]))
     prompt_column, answer_column = columns or find_columns(rows, source)
     problems = []
     for number, (where, row) in enumerate(rows, start=first):

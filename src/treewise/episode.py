@@ -26,6 +26,7 @@ import numpy as np
 
 from treewise.chat import Chat
 from treewise.env import Environment, Score
+from treewise.env.single_turn import SingleTurn
 from treewise.patience import Failed, Patience
 from treewise.text import inert
 from treewise.types import BoolArray, Completion, FloatArray, IntArray, Message, Problem, StopReason, fresh
@@ -49,6 +50,8 @@ class Episode:
         cause: why there are none.
         full: the model's context had no room for another reply.
         judged: the environment as reward functions get it.
+        played: whether there is an environment, rather than a problem that is asked once. Then each reply is a step of
+            what is judged, also where there is one only.
     """
 
     replies: list[str] = field(default_factory=list)
@@ -60,6 +63,7 @@ class Episode:
     cause: str | None = None
     full: bool = False
     judged: Any = None
+    played: bool = True
     _tokens: list[IntArray] = field(default_factory=list)
     _logprobs: list[FloatArray | None] = field(default_factory=list)
 
@@ -145,12 +149,18 @@ async def play(
 async def _play(
     episode: Episode, environment: Environment, sample: Sample, chat: Chat, room: int | None, call: Patience
 ) -> None:
-    episode.judged = getattr(environment, "judged", environment)
+    episode.played = not isinstance(environment, SingleTurn)
+    try:
+        episode.judged = getattr(environment, "judged", environment)
+    except Exception as error:  # a property may fail in any way
+        raise Failed(inert(f"judged: {type(error).__name__}: {error}")) from error
     prompt = await call("start", environment.start)
     said: list[Message] = [] if isinstance(prompt, str) else _messages(prompt, "start")
     if isinstance(prompt, str):
         _check_text(prompt, "start")
-    ids = chat.encode_prompt(prompt if isinstance(prompt, str) else said)
+    if not prompt:
+        raise Failed("start() returned nothing for the model to reply to")
+    ids = _encoded("start", chat.encode_prompt, prompt if isinstance(prompt, str) else said)
     if room is not None and len(ids) > room:
         raise Failed(f"start() returned {len(ids)} tokens, and the model has room for {room} before a reply")
     episode.give(ids)
@@ -161,10 +171,10 @@ async def _play(
         episode.turns += more
         if not more or completion.stop_reason == "length":
             break
-        between = chat.encode_between(prompt if isinstance(prompt, str) else said, text, more)
+        between = _encoded("step", chat.encode_between, prompt if isinstance(prompt, str) else said, text, more)
         said += [{"role": "assistant", "content": chat.prefill + text}, *more]
         if between is None:
-            ids, before = chat.encode_prompt(said), 0
+            ids, before = _encoded("step", chat.encode_prompt, said), 0
         else:
             # The model may have ended its turn itself.
             ended = completion.stop_reason == "eos" and between[:1].tolist() == completion.tokens[-1:].tolist()
@@ -177,6 +187,14 @@ async def _play(
     if not isinstance(scores, Mapping):
         raise Failed(inert(f"scores() returned {scores!r:.80}, not numbers by name"))
     episode.scores = scores
+
+
+def _encoded(method: str, encode: Callable[..., Any], *given: Any) -> Any:
+    """Raises Failed for what the chat template refuses, such as two user messages in a row: it is a program, too."""
+    try:
+        return encode(*given)
+    except Exception as error:
+        raise Failed(inert(f"what {method}() returned can't be encoded: {type(error).__name__}: {error}")) from error
 
 
 def _messages(given: Any, method: str) -> list[Message]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from treewise import checkpoint, track
 from treewise.config import Recipe
 from treewise.recipe import load_recipe
 from treewise.session import Session
+
+CAUSES, CAUSE_LENGTH, OTHER_CAUSES = 20, 120, "other causes"
 
 
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class Progress:
         skipped_in_a_row: optimizer steps with a gradient that was not finite, up to the last one.
         best: step and held-out reward of the best evaluation.
         first: the row of the evaluation before training.
+        no_verdict: how many answers had none, by cause.
         sizes: bytes of the JSONL files, where a resumed run cuts them back to.
     """
 
@@ -36,11 +39,22 @@ class Progress:
     skipped_in_a_row: int = 0
     best: dict[str, Any] | None = None
     first: dict[str, Any] | None = None
+    no_verdict: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+
+    def count(self, causes: Iterable[str | None]) -> None:
+        """Note why answers had no verdict. Causes are free text: of many different ones the first are kept."""
+        for cause in causes:
+            name = (cause or "no cause").splitlines()[0][:CAUSE_LENGTH]
+            name = name if name in self.no_verdict or len(self.no_verdict) < CAUSES else OTHER_CAUSES
+            self.no_verdict[name] = self.no_verdict.get(name, 0) + 1
 
 
 def _digest(problems: Any) -> str:
-    return hashlib.sha256(repr([(p.id, p.prompt, p.answer) for p in problems]).encode()).hexdigest()[:16]
+    # Tests, schemas and whatever else rewards go by; of an object that is no data its type alone.
+    parts = [(p.id, p.prompt, p.answer, p.info) for p in problems]
+    text = json.dumps(parts, default=lambda value: type(value).__name__, skipkeys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def fingerprint(recipe: Recipe, session: Session) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def _loop(
                 max_new_tokens=rollout.max_new_tokens,
                 weights=session.weights,
             )
-        except ValueError:  # a row of a stream, or a reward that fits no reply: what was learned is kept
+        except Exception:  # a row of a stream, a reward that fits no reply, somebody's code: what was learned is kept
             if progress.step not in (0, *checkpoint.steps(run)):
                 save(run, recipe, session, progress, records)
             raise
@@ -227,6 +227,7 @@ def _finish(run: Path, session: Session, progress: Progress, display: Display) -
     checkpoint.save_model(session.policy.model, session.tokenizer, run / "model", session.optimizer.masters)
     summary: dict[str, Any] = {"steps": progress.step, "model": str(run / "model"), "best": progress.best}
     summary["objective"] = str(session.objective)
+    summary["no_verdict"] = {"answers": sum(progress.no_verdict.values()), "causes": progress.no_verdict}
     if progress.first is not None:
         before = restore_evaluation(progress.first)
         after = restore_evaluation(track.last_row(run / "eval.jsonl"))
@@ -234,6 +235,8 @@ def _finish(run: Path, session: Session, progress: Progress, display: Display) -
         summary["before"] = {name: before.interval(name)._asdict() for name in before.scores}
         summary["after"] = {name: after.interval(name)._asdict() for name in after.scores}
         display.table(before, after)
+    for cause, count in sorted(progress.no_verdict.items(), key=lambda item: -item[1]):
+        display.warn(f"{count} answers had no verdict and were left out: {cause}")
     track.write_json(run / "summary.json", track.plain(summary))
     try:
         from treewise.plot import draw_run

@@ -21,7 +21,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def step_metrics(groups: Sequence[Group], credited: Sequence[CreditedGroup]) -> dict[str, Any]:
     """Rewards, lengths and trees of one sampled batch.
 
-    `reward` is the mean over all scored answers and `reward_std` the mean of the groups' deviations.
+    `reward` is the mean over all scored answers and `reward_std` the mean of the groups' deviations;
+    `groups/no_comparison` counts the groups with fewer than two verdicts, whose advantages are 0.
     """
     answers = [trajectory for group in groups for trajectory in group.trajectories]
     lengths = np.array([int(answer.sampled.sum()) for answer in answers])
@@ -40,6 +41,9 @@ def step_metrics(groups: Sequence[Group], credited: Sequence[CreditedGroup]) -> 
         "completions/clipped_ratio": float(cut.mean()),
         "completions/stop_string_ratio": float(np.mean([answer.stop_reason == "stop" for answer in answers])),
         "completions/split_ratio": float(np.mean([bool(answer.starts) for answer in answers])),
+        "groups/no_comparison": sum(
+            sum(answer.reward is not None for answer in group.trajectories) < 2 for group in groups
+        ),
         "no_verdict": sum(answer.reward is None for answer in answers),
         "completions/total_tokens": int(lengths.sum()),
         "tree/path_depth": _mean([tree.path_depth for tree in trees]),

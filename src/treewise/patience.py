@@ -42,7 +42,10 @@ class Patience:
                     if inspect.iscoroutinefunction(method):
                         return await method(*arguments)
                     return await _in_thread(method, *arguments)
-            except (Exception, SystemExit) as error:  # an environment may fail in any way
+            except (Exception, SystemExit, asyncio.CancelledError) as error:  # an environment may fail in any way
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise  # the run is stopped
                 if clock.expired():
                     seconds = min(self._step, self._left)
                     raise Failed(f"{name}() took longer than {seconds:.3g} s") from None

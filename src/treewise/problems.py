@@ -70,11 +70,16 @@ def held_out_problems(
     else:
         assert section.source is not None, "the caller asks"
         split = section.split or ("test" if has_splits(section.source) else None)
-        subset = next((item.subset for item in recipe.data.sources if item.source == section.source), None)
+        known = next((item.subset for item in recipe.data.sources if item.source == section.source), None)
+        subset = section.subset or known
         how: dict[str, Any] = {"split": split, "subset": subset, "options": section.options, "limit": section.limit}
         problems, note = load_problems(section.source, **how, **make.prompt)
     problems, long = _short(problems, section.source or "held_out", make)
     if section.name is not None:
+        if all("data_source" in problem.info for problem in problems):
+            raise ValueError(
+                f"eval.name = {section.name!r} has no effect: the held-out problems have a column data_source already"
+            )
         problems = [_of(section.name, problem) for problem in problems]
     for problem in problems:
         make.check(problem)
@@ -141,6 +146,8 @@ class _Reader:
         self._held_out, self._earlier = held_out, earlier
         self.note = ""
         self._columns: tuple[str, str | None] | None = None
+        self._others: dict[str, None] = {}  # names of the first block's columns
+        self._blocks: dict[str, int] = {}  # ids that the data has, and where their blocks begin
         how: dict[str, Any] = item.model_dump(include={"split", "subset", "options", "limit"})
         self._stream = Stream(item.source, item.stream, **how) if item.stream else None
         if self._stream is None:
@@ -157,11 +164,22 @@ class _Reader:
         rows, following = self._stream.read(start)
         if not rows and start:  # the source ended with the block before
             return Block((), following)
-        self._columns = self._columns or find_columns(rows, self._item.source)
-        problems, note = make_problems(rows, self._item.source, first=start, columns=self._columns, **self._make.prompt)
+        if self._columns is None:
+            self._columns = find_columns(rows, self._item.source)
+            self._others = dict.fromkeys(name for _, row in rows for name in row)
+        self._check_ids(rows, start)
+        how: dict[str, Any] = {"first": start, "columns": self._columns, "others": self._others, **self._make.prompt}
+        problems, note = make_problems(rows, self._item.source, **how)
         if start == 0:
             return Block(self._first(problems, f"{note}; a stream, of which these are the first"), following)
         return Block(self._kept(filter_long(problems, self._make.chat.encode_prompt, self._make.longest)[0]), following)
+
+    def _check_ids(self, rows: Rows, start: int) -> None:
+        """Raises ValueError for an id that an earlier block has: what is known of problems is kept by their ids."""
+        for where, row in rows:
+            identity = row.get("id")
+            if identity is not None and self._blocks.setdefault(str(identity), start) != start:
+                raise ValueError(f"{where}: the id {identity!r} is that of an earlier row; ids must be different")
 
     def _first(self, problems: Sequence[Problem], note: str) -> list[Problem]:
         """The first block, with a remark about what is long or there already. Raises ValueError if nothing is left."""

@@ -162,16 +162,15 @@ def _text(completion: Completion, sampling: Sampling, chat: Chat) -> str:
 
 
 def _reply(problem: Problem, episode: Episode, chat: Chat, step_separator: str) -> Reply:
-    """What is judged of an episode."""
+    """What is judged of an episode: the replies of what was played, however many, or the steps of the one reply."""
     last = episode.replies[-1] if episode.replies else ""
-    several = len(episode.replies) > 1
     return Reply(
         problem,
         last,
         prefill=chat.prefill,
         completion_ids=episode.completions[-1].tokens.tolist() if episode.completions else (),
-        steps=tuple(episode.replies) if several else split_steps(last, step_separator),
-        turns=episode.turns if several else (),
+        steps=tuple(episode.replies) if episode.played else split_steps(last, step_separator),
+        turns=episode.turns if episode.played else (),
         scores=episode.scores,
         failure=episode.cause,
         environment=episode.judged,
@@ -180,7 +179,7 @@ def _reply(problem: Problem, episode: Episode, chat: Chat, step_separator: str) 
 
 def _trajectory(episode: Episode, reply: Reply, verdict: Verdict, chat: Chat) -> Trajectory:
     ends = episode.ends
-    if len(ends) == 1 and verdict.steps:
+    if verdict.steps and not episode.played:
         first = ends[0] + 1 - len(reply.completion_ids)
         ends = [first + end for end in last_tokens(reply.steps, reply.completion_ids, chat.decode)]
     steps: dict[int, float] = {}

@@ -284,6 +284,9 @@ class EvalSection(Section):
     source: str | None = Field(None, description="like data.source; default: no evaluation")
     name: str | None = Field(None, description="column data_source of its problems, for rewards with `when`")
     split: str | None = Field(None, description="split of a hub data set; default test")
+    subset: str | None = Field(
+        None, description="configuration of a hub data set; default: that of the same data.source"
+    )
     limit: Positive | None = Field(200, description="use the first problems only")
     options: dict[str, Any] = Field({}, description="parameters of a generated task")
     every: Count = Field(0, description="evaluate every so many steps; 0: only before and after")

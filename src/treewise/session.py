@@ -175,7 +175,8 @@ def open_session(
             f"every reward has weight 0 ({', '.join(item.name for item in rewards) or 'there is none'}), so nothing "
             "could be learned; add a [[reward]] that judges the last reply, or set env.weights"
         )
-    check_steps(rewards, advantage=objective.name("advantage"), separator=recipe.rollout.step_separator)
+    played = environment is not None or recipe.env.name is not None
+    check_steps(rewards, advantage=objective.name("advantage"), separator=recipe.rollout.step_separator, played=played)
     device = compute_device(recipe.model.device)
     model = _load_trainable(recipe, str(source or recipe.model.path)).to(device)
     chat = Chat(
@@ -193,7 +194,6 @@ def open_session(
     room = max_length(causal_lm(model).config.get_text_config(decoder=True))
     if problems is None and not recipe.data.sources:
         raise ValueError("there are no problems to learn from: set data.source (or pass problems= in Python)")
-    played = environment is not None or recipe.env.name is not None
     make = maker(recipe, chat, room=room, played=played, check=env.check)
     tests: list[Problem] = []
     about_tests: list[str] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from treewise.env import textarena, verifiers, verifiers_v0
-from treewise.tasks import TASKS, generate, reasoning_gym
+from treewise.tasks import BY_SIZE, TASKS, generate, reasoning_gym
 from treewise.text import inert
 
 Row = tuple[str, dict[str, Any]]  # where it stands, for error messages; its columns
@@ -61,8 +61,7 @@ def read_rows(source: str, *, split: str | None, subset: str | None, options: Ma
 class Stream:
     """A source that is read so many rows at a time: a file or hub data set too large for memory, or an endless task.
 
-    A reasoning-gym task makes new problems without end. Item i of a task's data set with seed s is that of seed
-    s + i, so the rows are those that one long data set would have.
+    A reasoning-gym task makes new problems without end: the rows that one long data set would have.
     """
 
     def __init__(
@@ -85,6 +84,8 @@ class Stream:
         self._kind = _check(source, split=split, subset=subset, options=options)
         if self._kind == "task":
             raise ValueError(f"stream = {size} has no effect on the built-in task {source}, which is made as a whole")
+        if self._kind == "gym" and source.removeprefix(GYM) in BY_SIZE:
+            raise ValueError(f"{source} can't be a stream: its problems depend on how many there are; set options.size")
         if self._kind == "gym" and "size" in (options or {}):
             raise ValueError(f"{source}: options.size has no effect on a stream, which never ends; leave one out")
         self._source, self._size, self._limit = source, size, limit

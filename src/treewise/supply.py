@@ -51,21 +51,23 @@ class Deck:
         """Whether the first block is all of the source."""
         return self.first.following == 0
 
-    def deal(self, count: int, curriculum: Curriculum) -> list[Problem]:
-        """`count` different problems.
+    def deal(self, count: int, curriculum: Curriculum) -> list[tuple[Problem, int]]:
+        """`count` different problems, each with the epoch that it is of.
 
         Raises ValueError if the source doesn't have that many.
         """
-        taken = [self._block.problems[card] for card in self._cards[:count]]
-        self._cards = self._cards[count:]
+        # One that an earlier epoch's last problems were observed with may rest by now.
+        cards = [card for card in self._cards if not curriculum.rests(self._block.problems[card].id, self.epoch)]
+        taken = [(self._block.problems[card], self.epoch) for card in cards[:count]]
+        self._cards = cards[count:]
         passes = 0
         while len(taken) < count:
             if passes > curriculum.rest + 2:  # by then all that rested have come back
                 raise ValueError(too_few(count, len(taken), self.name))
             order = [card for card in self._open() if not curriculum.rests(self._block.problems[card].id, self.epoch)]
-            held = {problem.id for problem in taken}
+            held = {problem.id for problem, _ in taken}
             fresh = [card for card in order if self._block.problems[card].id not in held][: count - len(taken)]
-            taken += [self._block.problems[card] for card in fresh]
+            taken += [(self._block.problems[card], self.epoch) for card in fresh]
             first = set(fresh)
             self._cards = [card for card in order if card not in first]
             passes += self._block.following == 0
@@ -107,7 +109,7 @@ class Supply:
         """
         self.decks, self.curriculum, self.shares = decks, curriculum, shares
         self._dealt = [0] * len(decks)
-        self._drawn: dict[str, Deck] = {}
+        self._drawn: dict[str, int] = {}  # the epochs
         self._done = self._position()
 
     @property
@@ -127,14 +129,14 @@ class Supply:
         problems = []
         for deck, own, earlier in zip(self.decks, self._dealt, before, strict=True):
             part = deck.deal(own - earlier, self.curriculum)
-            self._drawn |= {problem.id: deck for problem in part}
-            problems += part
+            self._drawn |= {problem.id: epoch for problem, epoch in part}
+            problems += [problem for problem, _ in part]
         return problems
 
     def observe(self, groups: Sequence[Group], *, step: int) -> None:
         """End a step: note how many of the answers to what was drawn were right."""
         for group in groups:
-            self.curriculum.observe(group, step=step, epoch=self._drawn[group.problem.id].epoch)
+            self.curriculum.observe(group, step=step, epoch=self._drawn[group.problem.id])
         self._drawn.clear()
         self._done = self._position()
 

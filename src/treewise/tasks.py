@@ -45,6 +45,8 @@ def sums(*, split: str, size: int = 1000, seed: int = 0, terms: int = 3, largest
     if available <= 100_000:  # few enough to count what belongs to the split
         every = itertools.product(range(1, largest + 1), repeat=terms)
         available = sum(_held_out(numbers) == (split == "test") for numbers in every)
+    else:
+        available = available // 4  # surely less than the split has, of so many
     if not 1 <= size <= available:
         raise ValueError(
             f"sums: can't make {size} different problems of {terms} terms up to {largest} for the {split} split; "
@@ -76,6 +78,11 @@ def wordle(*, split: str, size: int = 500, seed: int = 0) -> list[dict[str, str]
     return [{"id": word, "problem": RULES, "answer": word} for word in chosen]
 
 
+# Of reasoning-gym's tasks all but these give the same item i whatever the size, as the first one of seed + i.
+OTHER_EACH_TIME = ("list_functions",)  # the same seed gives other items at the next call
+BY_SIZE = ("acre",)  # another size, other items
+BY_NUMBER = ("gsm_symbolic",)  # item i is that of one data set only
+
 TASKS: Mapping[str, Callable[..., list[dict[str, str]]]] = {"sums": sums, "wordle": wordle}
 
 
@@ -98,25 +105,30 @@ def generate(name: str, *, split: str, options: Mapping[str, Any]) -> list[dict[
 def reasoning_gym(task: str, options: Mapping[str, Any], *, start: int = 0) -> list[dict[str, Any]]:
     """The items of a reasoning-gym task from number `start` on, `options["size"]` of them, by default 500.
 
-    Item i of a data set with seed s is the first one of that with seed s + i.
-
     Args:
         options: parameters of the task; `level` sets those of its own curriculum, from 0.
 
     Raises:
-        ValueError: for an unknown task, and options that it refuses.
+        ValueError: for an unknown task, one that can't be had twice, and options that it refuses.
     """
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:
         raise ValueError(f"reasoning-gym has no task {task!r}: it has {', '.join(sorted(DATASETS))}")
+    if task in OTHER_EACH_TIME:
+        raise ValueError(
+            f"reasoning-gym:{task} gives other problems at every call, whatever its seed, so a run could not be "
+            "continued; write them to a file once, and read that"
+        )
     try:
         chosen = {"seed": 0, "size": 500, **_of_level(task, options)}
-        data = reasoning_gym.create_dataset(task, **{**chosen, "seed": chosen["seed"] + start})
+        first = start if task in BY_NUMBER else 0
+        chosen |= {"size": chosen["size"] + first, "seed": chosen["seed"] + start - first}
+        data = reasoning_gym.create_dataset(task, **chosen)
     except (TypeError, ValueError, AssertionError) as error:  # an unknown option; a value out of range
         raise ValueError(f"reasoning-gym:{task} refuses the options {dict(options)}: {error}") from None
-    return [{**data[number], "task": task} for number in range(len(data))]
+    return [{**data[number], "task": task} for number in range(first, len(data))]
 
 
 def _of_level(task: str, options: Mapping[str, Any]) -> dict[str, Any]:

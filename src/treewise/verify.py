@@ -41,6 +41,7 @@ def verify_lines(lines: Iterable[bytes], verifier: MathVerifier) -> Iterator[Row
             continue
         try:
             columns = json.loads(line)
+            _plain(columns)  # what is nested too deeply can't be written again
         except (ValueError, RecursionError) as error:
             reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else f"not JSON ({error})"
             yield _unreadable(number, {"line": number}, f"the line is {reason}")

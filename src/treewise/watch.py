@@ -36,6 +36,7 @@ def watch(
         (g.problem.id, t.cause) for g in batch.sampled for t in g.trajectories if no_verdict(t, objective, weights)
     ]
     answers = len(batch.sampled) * recipe.rollout.group_size
+    progress.count(cause for _, cause in silent)
     if silent:
         (problem, cause), _ = Counter(silent).most_common(1)[0]
         what = (

@@ -196,7 +196,7 @@ def _describe(error: BaseException) -> str:
 
 def _arguments(reward: Reward, reply: Reply) -> dict[str, Any]:
     problem = reply.problem
-    own = {
+    own: dict[str, Any] = {
         "completion": reply.completion,
         "completion_ids": list(reply.completion_ids),
         "prompt": problem.prompt,
@@ -206,8 +206,18 @@ def _arguments(reward: Reward, reply: Reply) -> dict[str, Any]:
     if reward.takes == "steps":
         own["steps"] = list(reply.steps)
     if reward.takes == "solution_str":
-        own |= {"solution_str": reply.completion, "ground_truth": problem.info.get("ground_truth", problem.answer)}
+        own |= {"solution_str": reply.completion, "ground_truth": _ground_truth(problem)}
+        own |= {"extra_info": problem.info.get("extra_info", {})}
     return {**problem.info, **own, "answer": problem.answer}
+
+
+def _ground_truth(problem: Problem) -> Any:
+    """What a row of verl or SkyRL has as such, as it is there; else the answer."""
+    for column in ("reward_model", "reward_spec"):
+        value = problem.info.get(column)
+        if isinstance(value, Mapping) and "ground_truth" in value:
+            return value["ground_truth"]
+    return problem.info.get("ground_truth", problem.answer)
 
 
 def _turns(reply: Reply) -> list[dict[str, str]]:

@@ -21,6 +21,9 @@ _CONGRUENCE = re.compile(r"(.+?)\\equiv(.+?)\(?\s*\\?(?:pmod|bmod|mod|text\{ ?mo
 _EQUALS = re.compile(r"(?<![<>!\\:])=|:=|\\in(?![a-zA-Z])")
 # What may be called something: x, f(x), (p,q), |AB|, m_{\max}, S_{ABC}:S.
 _NAME = re.compile(r"(?:[A-Za-z(),|: ']|\\[A-Za-z]+|_ ?(?:\{[^{}]*\}|[A-Za-z0-9])|\^\{\\prime\})+")
+_PRODUCT = re.compile(r"[abckmnpqrstuvwxyz]{2,3}")  # of variables; AB is a segment, and area a word
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_DERIVATIVE = re.compile(r"\\frac\{ ?d ?[^{}]*\}\{ ?d ?[^{}]*\}")
 _ELLIPSIS = r"\ldots"
 
 
@@ -177,7 +180,7 @@ def _labels(gold: str, answer: str) -> bool | None:
 def _assignments(gold: str, answer: str) -> bool | None:
     r"""x = 5 is 5, and x \in [0, 1] is [0, 1]; what is computed in the answer is its result: 16 + 9 = 25.
 
-    As a gold answer, 2x + z = 1 is an equation and not 1: there is no name on its left.
+    As a gold answer, 2x + z = 1 is an equation and not 1: there is no name on its left. Nor is there one in ab = 12.
     """
     (name, value), (other_name, other_value) = _value(gold), _value(answer)
     if name is None and other_name is None:
@@ -186,7 +189,11 @@ def _assignments(gold: str, answer: str) -> bool | None:
         return same(value, other_value) if _compact(name) == _compact(other_name) else None
     if name is None:
         return same(gold, other_value)
-    return same(value, answer) if _NAME.fullmatch(name) and _no_relation(answer) else None
+    if not _no_relation(answer):
+        return None
+    if _NAME.fullmatch(name) and not _PRODUCT.fullmatch(_compact(name)):
+        return same(value, answer)
+    return False if re.search(r"[A-Za-z]", _COMMAND.sub("", name)) and not _DERIVATIVE.fullmatch(name) else None
 
 
 def _value(text: str) -> tuple[str | None, str]:

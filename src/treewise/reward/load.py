@@ -154,8 +154,11 @@ def _isolated(spec: Any, reward: Reward, *, made_with: dict[str, Any] | None, se
     return Isolated(spec, inspect.signature(reward.function), made_with=made_with, seconds=seconds)
 
 
-def check_steps(rewards: Sequence[Reward], *, advantage: str, separator: str) -> None:
-    """Refuse what has no effect where no function with a weight judges steps.
+def check_steps(rewards: Sequence[Reward], *, advantage: str, separator: str, played: bool) -> None:
+    """Refuse what has no effect where no function with a weight judges steps, or where the steps are the replies.
+
+    Args:
+        played: whether answers are episodes of an environment.
 
     Raises ValueError for the advantage rule `steps`, which would be that of whole answers, and for a separator.
     """
@@ -166,6 +169,10 @@ def check_steps(rewards: Sequence[Reward], *, advantage: str, separator: str) ->
         raise ValueError(
             f"objective.advantage = 'steps' has no effect: no reward function with a weight judges steps ({names}); "
             "give one with a parameter `steps`, def judge(steps, answer) -> list[float]"
+        )
+    if separator != SEPARATOR and played:
+        raise ValueError(
+            f"rollout.step_separator = {separator!r} has no effect in an environment, where every reply is a step"
         )
     if separator != SEPARATOR and not takes_steps:
         raise ValueError(
